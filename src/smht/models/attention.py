@@ -1,0 +1,41 @@
+"""Attention written out, for callers who want the weights."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """`softmax(q · kᵀ · scaling + mask) · v` (seed 000, steps 3d and 3e).
+
+    Args:
+        module: tells whether dropout is on.
+        query: `[B, H, T, K]`.
+        key: `[B, H, S, K]`.
+        value: `[B, H, S, K]`.
+        attention_mask: added to the scores, broadcastable to `[B, H, T, S]`.
+        scaling: factor of the scores, `1/√K` in the seed.
+        dropout: probability that a weight is dropped.
+
+    Returns:
+        The output `[B, T, H, K]` and the weights `[B, H, T, S]`, each row summing to 1.
+    """
+    scores = query @ key.transpose(-1, -2) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    # Half precision would round the sum of the exponentials; fp64 keeps its own.
+    precision = torch.promote_types(scores.dtype, torch.float32)
+    weights = torch.softmax(scores, dim=-1, dtype=precision).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2), weights

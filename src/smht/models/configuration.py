@@ -1,0 +1,186 @@
+"""`SmhtConfig`: the one description of an architecture."""
+
+from dataclasses import fields
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from smht.errors import did_you_mean
+from smht.layers.block import SPLITTABLE
+from smht.ops.activation import ACTIVATIONS
+
+# What transformers itself adds to the arguments of any configuration.
+_TRANSFORMERS_EXTRAS = {
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "is_causal",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "per_layer_config",
+    "quantization_config",
+    "torch_dtype",
+}
+
+
+@strict
+class SmhtConfig(PreTrainedConfig):
+    """Architecture of a split multi-head Transformer, or of its dense twin.
+
+    The defaults are seed 000's architecture: a pre-norm decoder with learned positions, exact GELU, LayerNorm
+    over the whole vector, no biases, untied embeddings, and every projection block-diagonal per head.
+
+    Args:
+        vocab_size: `V`, number of tokens.
+        hidden_size: `D`, a multiple of `num_attention_heads`.
+        num_hidden_layers: `N`, number of blocks.
+        num_attention_heads: `H`.
+        intermediate_size: `F`, 4·D if not given; a multiple of `H` where the feed-forward is split.
+        max_position_embeddings: the context: how many positions have an embedding.
+        split: which projections are block-diagonal, any of `qkv`, `output`, `feed_forward`; `()` is the dense twin.
+        mixing: `none`, or `shuffle`: block `l` assigns channels to heads by the `l`-th power of the transpose of
+            `[H, K]`, over a fixed residual order.
+        norm_scope: LayerNorm over the whole vector (`model`) or over each head's chunk alone (`head`).
+        projection_bias: whether the projections add a bias.
+        tie_word_embeddings: whether the language-model head is the transposed token embedding.
+        hidden_act: activation of the feed-forward, a name in `smht.ops.activation.ACTIVATIONS`.
+        layer_norm_eps: added to the variance in LayerNorm.
+        hidden_dropout: probability that a channel of a sub-layer's output, or of the embedding, is dropped in training.
+        attention_dropout: probability that an attention weight is dropped in training.
+        initializer_range: standard deviation of fresh weights; by each layer's fan-in if not given.
+        use_cache: whether the model returns keys and values for generation.
+
+    Raises:
+        ValueError: a value or a combination that makes no model, or an unknown name (the nearest is offered).
+    """
+
+    model_type = "smht"
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - transformers' own form
+    base_model_tp_plan = {  # noqa: RUF012
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.o_proj": "rowwise",
+        "layers.*.mlp.up_proj": "colwise",
+        "layers.*.mlp.down_proj": "rowwise",
+    }
+    base_model_pp_plan = {  # noqa: RUF012
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "mask"], ["hidden_states"]),
+        "norm": (["hidden_states"], ["hidden_states"]),
+    }
+
+    vocab_size: int = 259
+    hidden_size: int = 256
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    intermediate_size: int | None = None
+    max_position_embeddings: int = 256
+    split: tuple[str, ...] | list[str] = SPLITTABLE
+    mixing: Literal["none", "shuffle"] = "none"
+    norm_scope: Literal["model", "head"] = "model"
+    projection_bias: bool = False
+    tie_word_embeddings: bool = False
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-5
+    hidden_dropout: float | int = 0.0
+    attention_dropout: float | int = 0.0
+    initializer_range: float | None = None
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_unknown(kwargs)
+        if self.intermediate_size is None and isinstance(self.hidden_size, int):
+            self.intermediate_size = 4 * self.hidden_size
+        # One spelling of each choice: JSON gives lists, and the order of the names means nothing.
+        unknown = [name for name in self.split if name not in SPLITTABLE]
+        self.split = tuple(name for name in SPLITTABLE if name in self.split) + tuple(unknown)
+        super().__post_init__(**kwargs)
+
+    @property
+    def head_dim(self) -> int:
+        """`K`, the width of a head's chunk."""
+        return self.hidden_size // self.num_attention_heads
+
+    def validate_architecture(self) -> None:
+        """Refuse what makes no model, with the numbers in the message."""
+        super().validate_architecture()
+        for problem in self._problems():
+            raise ValueError(problem)
+
+    def _problems(self) -> list[str]:
+        heads = self.num_attention_heads
+        sizes = (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+        )
+        problems = [f"{name} = {getattr(self, name)} must be at least 1" for name in sizes if getattr(self, name) < 1]
+        if problems:
+            return problems
+        problems += [
+            f"split names {name!r}, which is no projection: {did_you_mean(name, SPLITTABLE)}"
+            for name in self.split
+            if name not in SPLITTABLE
+        ]
+        if self.hidden_act not in ACTIVATIONS:
+            problems.append(f"hidden_act = {self.hidden_act!r}: {did_you_mean(self.hidden_act, ACTIVATIONS)}")
+        if self.hidden_size % heads:
+            problems.append(_indivisible("hidden_size", self.hidden_size, heads))
+        if "feed_forward" in self.split and self.intermediate_size % heads:  # pyright: ignore[reportOptionalOperand]
+            problems.append(_indivisible("intermediate_size", self.intermediate_size, heads))
+        problems += self._useless_choices()
+        for name in ("hidden_dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                problems.append(f"{name} = {getattr(self, name)} must be at least 0 and below 1")
+        for name in ("layer_norm_eps", "initializer_range"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                problems.append(f"{name} = {getattr(self, name)} must be above 0")
+        return problems
+
+    def _useless_choices(self) -> list[str]:
+        """Options that would change nothing, or leave a constant."""
+        problems = []
+        if self.mixing == "shuffle":
+            reason = None
+            if not self.split:
+                reason = "no projection is split"
+            elif self.num_attention_heads == 1:
+                reason = "there is one head"
+            elif self.head_dim == 1:
+                reason = "each head is one channel wide"
+            if reason:
+                problems.append(f"mixing = 'shuffle' would do nothing where {reason}; use mixing = 'none'")
+        if self.norm_scope == "head" and self.head_dim == 1:
+            problems.append(
+                "norm_scope = 'head' would make every output constant where each head is one channel wide; "
+                "use norm_scope = 'model' or fewer heads"
+            )
+        return problems
+
+    def _refuse_unknown(self, extras: dict[str, Any]) -> None:
+        """Transformers accepts any name; a misspelt field would silently train another model."""
+        own = {field.name for field in fields(self)}
+        from_a_file = self.transformers_version is not None
+        for name in extras:
+            if name in _TRANSFORMERS_EXTRAS or name.startswith("_"):
+                continue
+            near = did_you_mean(name, own)
+            # A file may hold fields of another version of transformers; those resemble none of ours.
+            if not from_a_file or near.startswith("did you mean"):
+                raise ValueError(f"SmhtConfig has no field {name!r}: {near}")
+
+
+def _indivisible(name: str, size: int | None, heads: int) -> str:
+    below = (size or 0) // heads * heads
+    nearest = f"{below} or {below + heads}" if below else f"{heads}"
+    return f"{name} = {size} is not a multiple of num_attention_heads = {heads}; the nearest are {nearest}"

@@ -1,0 +1,23 @@
+"""Functions on tensors that split layers are made of.
+
+Each op has one contract (`smht.ops.contract`: shapes, masks, dropout) and one plain
+reference (`smht.ops.reference`) that defines its result. A backend may replace the
+reference where its table says so (`smht.ops.backend`).
+
+Axis letters: `B` batch, `T` tokens, `D` hidden size, `H` heads, `K` head width `D / H`,
+`F` feed-forward width, `G` feed-forward width of a head `F / H`.
+"""
+
+from smht.ops.backend import BACKENDS, get_backend, set_backend
+from smht.ops.contract import split_attention, split_feed_forward, split_linear
+from smht.ops.permute import permute_channels
+
+__all__ = [
+    "BACKENDS",
+    "get_backend",
+    "permute_channels",
+    "set_backend",
+    "split_attention",
+    "split_feed_forward",
+    "split_linear",
+]

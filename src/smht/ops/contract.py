@@ -1,0 +1,153 @@
+"""The contracts of the split ops: what goes in, what comes out, what is refused.
+
+A contract checks shapes, then calls the backend in use. Results are those of
+`smht.ops.reference` up to rounding, for every backend.
+"""
+
+import math
+
+from torch import Tensor
+
+from smht.errors import UsageError, did_you_mean
+from smht.ops.activation import ACTIVATIONS
+from smht.ops.backend import get_backend
+
+
+def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Block-diagonal linear map: head `h` reads chunk `h` and writes chunk `h` (seed 000, section 2).
+
+    `y[..., h, :] = x[..., h, :] · weight[h] + bias[h]`, with `x` seen as `[..., H, I]`.
+
+    Args:
+        x: `[..., H·I]`.
+        weight: `[H, I, O]`, one matrix a head.
+        bias: `[H·O]`.
+
+    Returns:
+        `[..., H·O]`.
+
+    Raises:
+        UsageError: shapes that do not fit; the message names them.
+    """
+    _check_projection("split_linear", "weight", x.shape[-1], weight)
+    _check_bias("split_linear", "bias", bias, weight)
+    return get_backend().split_linear(x, weight, bias)
+
+
+def split_feed_forward(
+    x: Tensor,
+    up_weight: Tensor,
+    down_weight: Tensor,
+    activation: str = "gelu",
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+) -> Tensor:
+    """Feed-forward sub-layer, head by head: `z_h = act(x_h · W1[h]) · W2[h]` (seed 000, step 3k).
+
+    Args:
+        x: `[..., D]`.
+        up_weight: `W1`, `[H, K, G]`.
+        down_weight: `W2`, `[H, G, K]`.
+        activation: a name in `smht.ops.activation.ACTIVATIONS`.
+        up_bias: `[H·G]`.
+        down_bias: `[D]`.
+
+    Returns:
+        `[..., D]`.
+
+    Raises:
+        UsageError: shapes that do not fit, or an unknown activation.
+    """
+    if activation not in ACTIVATIONS:
+        raise UsageError(f"no activation is called {activation!r}: {did_you_mean(activation, ACTIVATIONS)}")
+    _check_projection("split_feed_forward", "up_weight", x.shape[-1], up_weight)
+    _check_projection("split_feed_forward", "down_weight", up_weight.shape[0] * up_weight.shape[2], down_weight)
+    if up_weight.shape[0] != down_weight.shape[0]:
+        raise UsageError(
+            f"split_feed_forward: up_weight has {up_weight.shape[0]} heads and down_weight "
+            f"{down_weight.shape[0]}; give both the same number"
+        )
+    _check_bias("split_feed_forward", "up_bias", up_bias, up_weight)
+    _check_bias("split_feed_forward", "down_bias", down_bias, down_weight)
+    return get_backend().split_feed_forward(x, up_weight, down_weight, activation, up_bias, down_bias)
+
+
+def split_attention(
+    x: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    v_weight: Tensor,
+    o_weight: Tensor,
+    *,
+    is_causal: bool = False,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Self-attention sub-layer, head by head (seed 000, steps 3b to 3g).
+
+    `y_h = softmax(q_h · k_hᵀ · scale) · v_h · W_O[h]` with `q_h = x_h · W_Q[h]`, likewise `k_h` and `v_h`.
+
+    Args:
+        x: `[B, T, D]`.
+        q_weight: `[H, K, K]`, like `k_weight`, `v_weight` and `o_weight`.
+        k_weight: `[H, K, K]`.
+        v_weight: `[H, K, K]`.
+        o_weight: `[H, K, K]`.
+        is_causal: token `t` attends to tokens `0..t`. Not together with `mask`.
+        mask: boolean, True where attention is allowed, or a float added to the scores;
+            broadcastable to `[B, H, T, T]`.
+        dropout: probability that an attention weight is dropped, drawn from PyTorch's default
+            generator of the device.
+        scale: factor of the scores; `1/√K` if not given.
+
+    Returns:
+        `[B, T, D]`.
+
+    Raises:
+        UsageError: shapes that do not fit, a mask together with `is_causal`, or a dropout outside [0, 1).
+    """
+    if x.dim() != 3:
+        raise UsageError(f"split_attention: x must be [B, T, D], got shape {list(x.shape)}")
+    for name, weight in (
+        ("q_weight", q_weight),
+        ("k_weight", k_weight),
+        ("v_weight", v_weight),
+        ("o_weight", o_weight),
+    ):
+        _check_projection("split_attention", name, x.shape[-1], weight)
+        if weight.shape != q_weight.shape or weight.shape[1] != weight.shape[2]:
+            raise UsageError(
+                f"split_attention: {name} must be [H, K, K] like q_weight {list(q_weight.shape)}, "
+                f"got {list(weight.shape)}"
+            )
+    if mask is not None and (is_causal or mask.dim() != 4):
+        problem = "is_causal and a mask exclude each other" if is_causal else f"got shape {list(mask.shape)}"
+        raise UsageError(f"split_attention: mask must broadcast to [B, H, T, T]: {problem}")
+    if not 0 <= dropout < 1:
+        raise UsageError(f"split_attention: dropout must be at least 0 and below 1, got {dropout}")
+    return get_backend().split_attention(
+        x,
+        q_weight,
+        k_weight,
+        v_weight,
+        o_weight,
+        is_causal,
+        mask,
+        dropout,
+        1 / math.sqrt(q_weight.shape[2]) if scale is None else scale,
+    )
+
+
+def _check_projection(op: str, name: str, width: int, weight: Tensor) -> None:
+    if weight.dim() != 3 or weight.shape[0] * weight.shape[1] != width:
+        raise UsageError(
+            f"{op}: {name} must be [H, in/H, out/H] with H·in/H = {width}, the width of its input; "
+            f"got {list(weight.shape)}"
+        )
+
+
+def _check_bias(op: str, name: str, bias: Tensor | None, weight: Tensor) -> None:
+    width = weight.shape[0] * weight.shape[2]
+    if bias is not None and bias.shape != (width,):
+        raise UsageError(f"{op}: {name} must be [{width}], the width of its output; got {list(bias.shape)}")

@@ -1,0 +1,78 @@
+"""The plain PyTorch meaning of each op: correct first, differentiable by autograd, any dtype and device.
+
+Inside an op the head axis leads, `[H, B·T, K]`, so that every projection is one batched
+matrix product and no tensor is transposed in memory before the last one.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from smht.ops.activation import ACTIVATIONS
+
+
+def _heads_first(x: Tensor, num_heads: int) -> Tensor:
+    """`[..., H·K]` as a view `[H, B·T, K]`."""
+    return x.reshape(-1, num_heads, x.shape[-1] // num_heads).transpose(0, 1)
+
+
+def _project(heads: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`[H, M, I]` by `[H, I, O]`, plus a bias `[H·O]`: `[H, M, O]`."""
+    out = torch.bmm(heads, weight)
+    return out if bias is None else out + bias.view(weight.shape[0], 1, weight.shape[2])
+
+
+def _heads_last(heads: Tensor, leading_shape: torch.Size) -> Tensor:
+    """`[H, B·T, K]` back to `[..., H·K]`."""
+    return heads.transpose(0, 1).reshape(*leading_shape, heads.shape[0] * heads.shape[2])
+
+
+def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Reference of `smht.ops.split_linear`."""
+    out = _project(_heads_first(x, weight.shape[0]), weight, bias)
+    return _heads_last(out, x.shape[:-1])
+
+
+def split_feed_forward(
+    x: Tensor,
+    up_weight: Tensor,
+    down_weight: Tensor,
+    activation: str,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+) -> Tensor:
+    """Reference of `smht.ops.split_feed_forward`."""
+    hidden = ACTIVATIONS[activation](_project(_heads_first(x, up_weight.shape[0]), up_weight, up_bias))
+    return _heads_last(_project(hidden, down_weight, down_bias), x.shape[:-1])
+
+
+def split_attention(
+    x: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    v_weight: Tensor,
+    o_weight: Tensor,
+    is_causal: bool,
+    mask: Tensor | None,
+    dropout: float,
+    scale: float,
+) -> Tensor:
+    """Reference of `smht.ops.split_attention`."""
+    num_heads = q_weight.shape[0]
+    batch, tokens = x.shape[:2]
+    heads = _heads_first(x, num_heads)
+    query, key, value = (
+        _project(heads, weight).view(num_heads, batch, tokens, -1) for weight in (q_weight, k_weight, v_weight)
+    )
+    # The head axis takes the place that batch has in F.scaled_dot_product_attention.
+    mixed = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if mask is None else mask.transpose(0, 1),
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+    )
+    out = _project(mixed.reshape(num_heads, batch * tokens, -1), o_weight)
+    return _heads_last(out, x.shape[:-1])

@@ -1,0 +1,1 @@
+"""Tasks: the data that a model learns from, one file a subject."""
