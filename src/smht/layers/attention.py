@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smht import ops
+from smht.errors import UsageError
 from smht.layers.fast_path import SDPA_FUNCTIONS, fused_attention_weights
 from smht.layers.mixing import ChannelShuffle
 from smht.layers.projection import make_projection
@@ -80,6 +81,9 @@ class MultiHeadAttention(nn.Module):
         bias: whether the projections add a bias.
         layer_idx: the layer's number in a cache.
         shuffle: the block's channel order, for split projections.
+
+    Raises:
+        UsageError: `H` does not divide `D`.
     """
 
     num_key_value_groups = 1
@@ -98,6 +102,8 @@ class MultiHeadAttention(nn.Module):
         shuffle: ChannelShuffle | None = None,
     ) -> None:
         super().__init__()
+        if num_heads < 1 or hidden_size < 1 or hidden_size % num_heads:
+            raise UsageError(f"hidden_size = {hidden_size} must be a positive multiple of num_heads = {num_heads}")
         self.num_heads = num_heads
         self.head_dim = hidden_size // num_heads
         self.scaling = 1 / math.sqrt(self.head_dim)
@@ -134,13 +140,19 @@ class MultiHeadAttention(nn.Module):
 
         Returns:
             The output `[B, T, D]`, and the weights `[B, H, T, S]` if `attention_function` gives them.
+
+        Raises:
+            UsageError: a query without batch axis, or a mask of another shape.
         """
+        if query.dim() != 3:
+            raise UsageError(f"attention takes [B, T, D], got shape {list(query.shape)}")
         query = self._shuffle(query)
         is_self_attention = key is None and value is None
         if is_self_attention and cache is None and attention_function in SDPA_FUNCTIONS:
             weights = fused_attention_weights(self.q_proj, self.k_proj, self.v_proj, self.o_proj)
             if weights is not None:
-                return self._undo_shuffle(self._fused(query, weights, mask)), None
+                is_causal = kwargs.get("is_causal", self.is_causal) and mask is None
+                return self._undo_shuffle(self._fused(query, weights, mask, is_causal)), None
         key = query if key is None else self._shuffle(key)
         value = key if value is None else self._shuffle(value)
 
@@ -163,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         output = self.o_proj(mixed.reshape(query.shape))
         return self._undo_shuffle(output), attention_weights
 
-    def _fused(self, x: Tensor, weights: tuple[Tensor, ...], mask: Tensor | None) -> Tensor:
+    def _fused(self, x: Tensor, weights: tuple[Tensor, ...], mask: Tensor | None, is_causal: bool) -> Tensor:
         q_weight, k_weight, v_weight, o_weight = weights
         return ops.split_attention(
             x,
@@ -171,7 +183,7 @@ class MultiHeadAttention(nn.Module):
             k_weight,
             v_weight,
             o_weight,
-            is_causal=self.is_causal and mask is None,
+            is_causal=is_causal,
             mask=mask,
             dropout=self.dropout if self.training else 0.0,
             scale=self.scaling,

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from smht.errors import UsageError, did_you_mean
 from smht.layers.attention import AttentionFunction, KeyValueCache, MultiHeadAttention, sdpa_attention
 from smht.layers.feed_forward import FeedForward
 from smht.layers.mixing import ChannelShuffle
@@ -31,6 +32,9 @@ class Block(nn.Module):
         hidden_dropout: probability that a channel of a sub-layer's output is dropped in training.
         attention_dropout: probability that an attention weight is dropped in training.
         layer_idx: the block's number, which its channel order and its place in a cache follow.
+
+    Raises:
+        UsageError: sizes that `H` does not divide, or an unknown projection, norm scope or activation.
     """
 
     def __init__(
@@ -51,6 +55,11 @@ class Block(nn.Module):
         layer_idx: int = 0,
     ) -> None:
         super().__init__()
+        unknown = [name for name in split if name not in SPLITTABLE]
+        if unknown:
+            raise UsageError(
+                f"split names {unknown[0]!r}, which is no projection: {did_you_mean(unknown[0], SPLITTABLE)}"
+            )
         order = ChannelShuffle(hidden_size, num_heads, power=layer_idx) if shuffle and layer_idx else None
         self.input_layernorm = make_norm(norm_scope, hidden_size, num_heads, norm_eps, order)
         self.self_attn = MultiHeadAttention(

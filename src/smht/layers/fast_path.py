@@ -7,6 +7,7 @@ same numbers, so it may stand in where nobody can see or needs what lies in betw
 |---|---|
 | the projections are `SplitLinear` | the fused ops are head by head |
 | nothing is hooked onto a projection | a hook sees the projection's own input and output |
+| no projection's `forward` was replaced | accelerate does so to fetch offloaded weights when they are needed |
 | attention: the attention function is in `SDPA_FUNCTIONS` | others return weights, or do something else |
 | attention: query, key and value are the same tensor | the op is self-attention |
 | attention: no cache | keys and values must be kept |
@@ -29,6 +30,7 @@ def is_fusable(*projections: nn.Module) -> bool:
     return all(
         isinstance(projection, SplitLinear)
         and type(projection).forward is SplitLinear.forward
+        and "forward" not in vars(projection)
         and not _is_hooked(projection)
         for projection in projections
     )

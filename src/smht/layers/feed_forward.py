@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from smht import ops
+from smht.errors import UsageError, did_you_mean
 from smht.layers.fast_path import fused_feed_forward_weights
 from smht.layers.mixing import ChannelShuffle
 from smht.layers.projection import make_projection
@@ -20,6 +21,9 @@ class FeedForward(nn.Module):
         activation: a name in `smht.ops.activation.ACTIVATIONS`.
         bias: whether the projections add a bias.
         shuffle: the block's channel order, for split projections.
+
+    Raises:
+        UsageError: sizes that `H` does not divide, or an unknown activation.
     """
 
     def __init__(
@@ -34,6 +38,8 @@ class FeedForward(nn.Module):
         shuffle: ChannelShuffle | None = None,
     ) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            raise UsageError(f"activation = {activation!r}: {did_you_mean(activation, ACTIVATIONS)}")
         self.activation = activation
         self.shuffle = shuffle if split else None
         self.up_proj = make_projection(split, num_heads, hidden_size, intermediate_size, bias)

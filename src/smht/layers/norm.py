@@ -4,7 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from smht.errors import UsageError, did_you_mean
 from smht.layers.mixing import ChannelShuffle
+
+NORM_SCOPES = ("model", "head")
+"""What a mean and a variance may be taken over."""
 
 
 class HeadLayerNorm(nn.Module):
@@ -49,7 +53,13 @@ class HeadLayerNorm(nn.Module):
 def make_norm(
     scope: str, hidden_size: int, num_heads: int, eps: float, shuffle: ChannelShuffle | None = None
 ) -> nn.LayerNorm | HeadLayerNorm:
-    """LayerNorm over all of `D` (`scope="model"`, the seed's) or over each chunk (`scope="head"`)."""
+    """LayerNorm over all of `D` (`scope="model"`, the seed's) or over each chunk (`scope="head"`).
+
+    Raises:
+        UsageError: another scope.
+    """
+    if scope not in NORM_SCOPES:
+        raise UsageError(f"norm_scope = {scope!r}: {did_you_mean(scope, NORM_SCOPES)}")
     if scope == "head":
         return HeadLayerNorm(hidden_size, num_heads, eps, shuffle)
     return nn.LayerNorm(hidden_size, eps=eps)

@@ -4,6 +4,7 @@ from smht.models.configuration import SmhtConfig
 from smht.models.modeling import SmhtForCausalLM, SmhtModel, SmhtPreTrainedModel
 from smht.models.presets import PRESETS, preset_config
 from smht.models.registration import register_auto_classes
+from smht.models.twin import dense_twin
 
 register_auto_classes()
 
@@ -13,5 +14,6 @@ __all__ = [
     "SmhtForCausalLM",
     "SmhtModel",
     "SmhtPreTrainedModel",
+    "dense_twin",
     "preset_config",
 ]

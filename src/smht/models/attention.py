@@ -15,6 +15,7 @@ def eager_attention(
     *,
     scaling: float,
     dropout: float = 0.0,
+    is_causal: bool = False,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """`softmax(q · kᵀ · scaling + mask) · v` (seed 000, steps 3d and 3e).
@@ -24,15 +25,22 @@ def eager_attention(
         query: `[B, H, T, K]`.
         key: `[B, H, S, K]`.
         value: `[B, H, S, K]`.
-        attention_mask: added to the scores, broadcastable to `[B, H, T, S]`.
+        attention_mask: broadcastable to `[B, H, T, S]`; boolean, True where attention is allowed, or added to
+            the scores.
         scaling: factor of the scores, `1/√K` in the seed.
         dropout: probability that a weight is dropped.
+        is_causal: token `t` attends to tokens `0..t`, where no mask is given.
 
     Returns:
         The output `[B, T, H, K]` and the weights `[B, H, T, S]`, each row summing to 1.
     """
     scores = query @ key.transpose(-1, -2) * scaling
-    if attention_mask is not None:
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # Not minus infinity: a row with nothing allowed, as of padding, would become NaN.
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     # Half precision would round the sum of the exponentials; fp64 keeps its own.
     precision = torch.promote_types(scores.dtype, torch.float32)

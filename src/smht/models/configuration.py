@@ -1,15 +1,18 @@
 """`SmhtConfig`: the one description of an architecture."""
 
+import math
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from smht.errors import did_you_mean
+from smht.errors import UsageError, did_you_mean
 from smht.layers.block import SPLITTABLE
 from smht.ops.activation import ACTIVATIONS
 
+_TRANSFORMERS_FIELDS = {field.name for field in fields(PreTrainedConfig)}
 # What transformers itself adds to the arguments of any configuration.
 _TRANSFORMERS_EXTRAS = {
     "attn_implementation",
@@ -54,7 +57,9 @@ class SmhtConfig(PreTrainedConfig):
         use_cache: whether the model returns keys and values for generation.
 
     Raises:
-        ValueError: a value or a combination that makes no model, or an unknown name (the nearest is offered).
+        UsageError: a value or a combination that makes no model, or an unknown name (the nearest is offered).
+        StrictDataclassFieldValidationError: a value of the wrong type, or none of the choices of `mixing` or
+            `norm_scope`.
     """
 
     model_type = "smht"
@@ -102,6 +107,8 @@ class SmhtConfig(PreTrainedConfig):
         unknown = [name for name in self.split if name not in SPLITTABLE]
         self.split = tuple(name for name in SPLITTABLE if name in self.split) + tuple(unknown)
         super().__post_init__(**kwargs)
+        # The decorator calls this too, but wraps what it raises in an error of its own, of two lines.
+        self.validate_architecture()
 
     @property
     def head_dim(self) -> int:
@@ -110,9 +117,9 @@ class SmhtConfig(PreTrainedConfig):
 
     def validate_architecture(self) -> None:
         """Refuse what makes no model, with the numbers in the message."""
-        super().validate_architecture()
         for problem in self._problems():
-            raise ValueError(problem)
+            raise UsageError(problem)
+        super().validate_architecture()
 
     def _problems(self) -> list[str]:
         heads = self.num_attention_heads
@@ -143,8 +150,8 @@ class SmhtConfig(PreTrainedConfig):
             if not 0 <= getattr(self, name) < 1:
                 problems.append(f"{name} = {getattr(self, name)} must be at least 0 and below 1")
         for name in ("layer_norm_eps", "initializer_range"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                problems.append(f"{name} = {getattr(self, name)} must be above 0")
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
+                problems.append(f"{name} = {getattr(self, name)} must be above 0 and finite")
         return problems
 
     def _useless_choices(self) -> list[str]:
@@ -174,13 +181,13 @@ class SmhtConfig(PreTrainedConfig):
         for name in extras:
             if name in _TRANSFORMERS_EXTRAS or name.startswith("_"):
                 continue
-            near = did_you_mean(name, own)
-            # A file may hold fields of another version of transformers; those resemble none of ours.
-            if not from_a_file or near.startswith("did you mean"):
-                raise ValueError(f"SmhtConfig has no field {name!r}: {near}")
+            # A file may hold fields of another version of transformers, such as sep_token_id beside pad_token_id;
+            # only what is nearer than that to one of ours is a slip of the pen.
+            if not from_a_file or get_close_matches(name, own - _TRANSFORMERS_FIELDS, cutoff=0.87):
+                raise UsageError(f"SmhtConfig has no field {name!r}: {did_you_mean(name, own)}")
 
 
 def _indivisible(name: str, size: int | None, heads: int) -> str:
     below = (size or 0) // heads * heads
-    nearest = f"{below} or {below + heads}" if below else f"{heads}"
-    return f"{name} = {size} is not a multiple of num_attention_heads = {heads}; the nearest are {nearest}"
+    nearest = f"nearest are {below} and {below + heads}" if below else f"nearest is {heads}"
+    return f"{name} = {size} is not a multiple of num_attention_heads = {heads}; the {nearest}"

@@ -23,7 +23,7 @@ from smht.errors import UsageError
 from smht.layers import Block, ChannelShuffle, MultiHeadAttention, SplitLinear, make_norm
 from smht.layers.fast_path import SDPA_FUNCTIONS
 from smht.models.attention import eager_attention
-from smht.models.cache_argument import CACHE_ARGUMENT, given_cache, named_cache
+from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
 from smht.models.configuration import SmhtConfig
 from smht.models.positions import derive_position_ids
 
@@ -81,6 +81,7 @@ class SmhtModel(SmhtPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @deprecate_old_cache_name
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -164,6 +165,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @deprecate_old_cache_name
     @can_return_tuple
     def forward(
         self,

@@ -27,6 +27,17 @@ PRESETS: dict[str, Preset] = {
             "max_position_embeddings": 16,
         },
     ),
+    "smht-small": Preset(
+        "the default of `smht train`: shuffle mixing and tied embeddings; minutes on a laptop",
+        {
+            "hidden_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 256,
+            "mixing": "shuffle",
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 """Every preset by name."""
 
@@ -35,8 +46,7 @@ def preset_config(name: str, **changes: Any) -> SmhtConfig:
     """The configuration of a preset, with some fields changed.
 
     Raises:
-        UsageError: no preset has that name; the nearest are offered.
-        ValueError: what `SmhtConfig` refuses.
+        UsageError: no preset has that name (the nearest are offered), or `SmhtConfig` refuses the fields.
     """
     if name not in PRESETS:
         raise UsageError(f"no preset is called {name!r}: {did_you_mean(name, PRESETS)}")

@@ -61,11 +61,11 @@ def split_feed_forward(
     if activation not in ACTIVATIONS:
         raise UsageError(f"no activation is called {activation!r}: {did_you_mean(activation, ACTIVATIONS)}")
     _check_projection("split_feed_forward", "up_weight", x.shape[-1], up_weight)
-    _check_projection("split_feed_forward", "down_weight", up_weight.shape[0] * up_weight.shape[2], down_weight)
-    if up_weight.shape[0] != down_weight.shape[0]:
+    num_heads, head_dim, head_width = up_weight.shape
+    if down_weight.shape != (num_heads, head_width, head_dim):
         raise UsageError(
-            f"split_feed_forward: up_weight has {up_weight.shape[0]} heads and down_weight "
-            f"{down_weight.shape[0]}; give both the same number"
+            f"split_feed_forward: down_weight must be {[num_heads, head_width, head_dim]}, "
+            f"up_weight {list(up_weight.shape)} the other way round; got {list(down_weight.shape)}"
         )
     _check_bias("split_feed_forward", "up_bias", up_bias, up_weight)
     _check_bias("split_feed_forward", "down_bias", down_bias, down_weight)
@@ -121,9 +121,10 @@ def split_attention(
                 f"split_attention: {name} must be [H, K, K] like q_weight {list(q_weight.shape)}, "
                 f"got {list(weight.shape)}"
             )
-    if mask is not None and (is_causal or mask.dim() != 4):
-        problem = "is_causal and a mask exclude each other" if is_causal else f"got shape {list(mask.shape)}"
-        raise UsageError(f"split_attention: mask must broadcast to [B, H, T, T]: {problem}")
+    if mask is not None:
+        if is_causal:
+            raise UsageError("split_attention: is_causal and a mask exclude each other; give one of them")
+        mask = _broadcastable_mask(mask, (x.shape[0], q_weight.shape[0], x.shape[1], x.shape[1]))
     if not 0 <= dropout < 1:
         raise UsageError(f"split_attention: dropout must be at least 0 and below 1, got {dropout}")
     return get_backend().split_attention(
@@ -145,6 +146,16 @@ def _check_projection(op: str, name: str, width: int, weight: Tensor) -> None:
             f"{op}: {name} must be [H, in/H, out/H] with H·in/H = {width}, the width of its input; "
             f"got {list(weight.shape)}"
         )
+
+
+def _broadcastable_mask(mask: Tensor, scores_shape: tuple[int, int, int, int]) -> Tensor:
+    """The mask with four axes, each of length 1 or that of the scores `[B, H, T, T]`."""
+    padded = mask[(None,) * (4 - mask.dim())]
+    if padded.dim() != 4 or any(size not in (1, full) for size, full in zip(padded.shape, scores_shape, strict=True)):
+        raise UsageError(
+            f"split_attention: mask must broadcast to [B, H, T, T] = {list(scores_shape)}, got {list(mask.shape)}"
+        )
+    return padded
 
 
 def _check_bias(op: str, name: str, bias: Tensor | None, weight: Tensor) -> None:

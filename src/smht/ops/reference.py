@@ -18,8 +18,10 @@ def _heads_first(x: Tensor, num_heads: int) -> Tensor:
 
 def _project(heads: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`[H, M, I]` by `[H, I, O]`, plus a bias `[H·O]`: `[H, M, O]`."""
-    out = torch.bmm(heads, weight)
-    return out if bias is None else out + bias.view(weight.shape[0], 1, weight.shape[2])
+    if bias is None:
+        return torch.bmm(heads, weight)
+    # One call, as in F.linear: under autocast a separate sum would promote the result to the bias's fp32.
+    return torch.baddbmm(bias.view(weight.shape[0], 1, weight.shape[2]), heads, weight)
 
 
 def _heads_last(heads: Tensor, leading_shape: torch.Size) -> Tensor:
@@ -58,11 +60,11 @@ def split_attention(
     scale: float,
 ) -> Tensor:
     """Reference of `smht.ops.split_attention`."""
-    num_heads = q_weight.shape[0]
+    num_heads, head_dim, _ = q_weight.shape
     batch, tokens = x.shape[:2]
     heads = _heads_first(x, num_heads)
     query, key, value = (
-        _project(heads, weight).view(num_heads, batch, tokens, -1) for weight in (q_weight, k_weight, v_weight)
+        _project(heads, weight).view(num_heads, batch, tokens, head_dim) for weight in (q_weight, k_weight, v_weight)
     )
     # The head axis takes the place that batch has in F.scaled_dot_product_attention.
     mixed = F.scaled_dot_product_attention(
@@ -74,5 +76,5 @@ def split_attention(
         is_causal=is_causal,
         scale=scale,
     )
-    out = _project(mixed.reshape(num_heads, batch * tokens, -1), o_weight)
+    out = _project(mixed.reshape(num_heads, batch * tokens, head_dim), o_weight)
     return _heads_last(out, x.shape[:-1])

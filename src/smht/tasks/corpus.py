@@ -68,7 +68,7 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash (hexadecimal) of every document's name and bytes in order; independent of where the files lie."""
+        """Hexadecimal hash of every document's name and bytes in order; the same wherever the files lie."""
         digest = hashlib.sha256()
         for document in self.documents:
             name = document.name.encode("utf-8", "surrogatepass")
@@ -92,11 +92,11 @@ def read_texts(patterns: Sequence[str], *, stdin: BinaryIO | None = None) -> Cor
     """Read files, folders, globs and standard input, in the order given.
 
     Args:
-        patterns: Each is a file; a folder (its regular files, recursively, sorted by name, without hidden ones);
-            a glob of files, where `**` is any number of folders and hidden names never match; or `-`. Files
-            with a NUL byte in their first 8 KiB are skipped where a folder or a glob found them and read where
-            the user named them. A file found twice is read once. Documents are named relative to the
-            folder given, or to the glob's fixed part; a file by its own name.
+        patterns: Each is a file; a folder (its regular files, recursively, sorted, without hidden ones); a glob
+            of files, where `**` is any number of folders and hidden names never match; or `-`. A file with a
+            NUL byte in its first 8 KiB is binary: skipped where a folder or a glob found it, read where it was
+            named. A file found twice is read once. A document's name is relative to the folder given, or to
+            the fixed part of the glob; a file goes by its own name.
         stdin: What `-` reads; by default the process's standard input.
 
     Raises:
@@ -114,8 +114,8 @@ def read_texts(patterns: Sequence[str], *, stdin: BinaryIO | None = None) -> Cor
 def standard_library() -> Corpus:
     """The source of the standard library of the Python that runs this, without its tests.
 
-    Installed packages, files over 1 MiB and what building Python generated (its paths and compiler flags differ
-    between machines) are left out.
+    Installed packages, files over 1 MiB and what building Python generated (paths and compiler flags, which
+    differ between machines) are left out.
 
     Raises:
         UsageError: This Python came without its source.
@@ -131,9 +131,7 @@ def standard_library() -> Corpus:
     except OSError as error:
         _refuse(error, str(folder))
     if not documents:
-        raise UsageError(
-            f"this Python came without its standard library's source in {str(folder)!r}: pass text files"
-        )
+        raise UsageError(f"this Python came without its standard library's source in {str(folder)!r}: pass text files")
     version = platform.python_version()
     description = f"the Python {version} standard library's source, without tests"
     return Corpus(description, (STANDARD_LIBRARY,), tuple(documents))
@@ -157,7 +155,7 @@ def hub_dataset(
         limit_bytes: Stop there (at a character boundary), streaming instead of downloading everything first.
 
     Raises:
-        UsageError: `datasets` is missing, the hub or the dataset cannot be reached, or there is no such column.
+        UsageError: `datasets` is missing, the hub or the dataset is out of reach, or there is no such column.
     """
     if limit_bytes is not None and limit_bytes <= 0:
         raise UsageError(f"limit_bytes must be positive, not {limit_bytes}")
@@ -165,9 +163,7 @@ def hub_dataset(
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
-        raise UsageError(
-            "reading a dataset from the hub needs datasets: pip install 'smht[train]'"
-        ) from error
+        raise UsageError("reading a dataset from the hub needs datasets: pip install 'smht[train]'") from error
     try:
         with _quiet_retries():
             rows = datasets.load_dataset(location, config, split=split, streaming=limit_bytes is not None)
@@ -193,7 +189,7 @@ def hub_dataset(
 
 
 def corpus_from_manifest_sources(sources: Sequence[str], *, stdin: BinaryIO | None = None) -> Corpus:
-    """Read again what `Corpus.sources` recorded; compare `sha256` to learn whether the text is still the same.
+    """Read again what `Corpus.sources` recorded; `sha256` then says whether the text is still the same.
 
     Args:
         sources: `Corpus.sources`, or `sources` of a manifest.
@@ -211,9 +207,7 @@ def corpus_from_manifest_sources(sources: Sequence[str], *, stdin: BinaryIO | No
             asked["limit_bytes"] = int(asked["limit_bytes"])
         return hub_dataset(unquote(name), **asked)
     if STANDARD_INPUT in sources and stdin is None:
-        raise UsageError(
-            "the text came from standard input, which cannot be read again: pipe the same text in"
-        )
+        raise UsageError("the text came from standard input, which cannot be read again: pipe the same text in")
     return read_texts(sources, stdin=stdin)
 
 
@@ -222,16 +216,16 @@ def hold_out(
 ) -> tuple[Corpus, Corpus]:
     """Split a corpus into a training and a validation part.
 
-    With fewer than 20 documents the end of each is held out: byte `int(n * (1 - fraction))` onward, as nanoGPT
-    does, moved on to the next UTF-8 character. With 20 or more, whole documents are, in an order that depends
-    on their names and `seed` only, until `min(fraction * bytes, max_bytes)` bytes are reached; a document that
-    would pass this by more than a tenth is left for a smaller one. Copies of a held-out document leave the
-    training part.
+    With fewer than 20 documents the end of each is held out: byte `int(n * (1 - fraction))` onward, as in
+    nanoGPT, moved on to the next UTF-8 character. With 20 or more, whole documents are, in an order that
+    depends on their names and `seed` only, until `min(fraction * bytes, max_bytes)` bytes are reached. A
+    document that would pass this by more than a tenth is left for a smaller one; if all would, the smallest
+    is held out. Copies of a held-out document leave the training part.
 
     Args:
         corpus: The whole.
         fraction: Part of the bytes to hold out, in (0, 1).
-        max_bytes: Bytes that the validation part may have; None for no limit.
+        max_bytes: The most that `fraction` may come to; None for no limit.
         seed: Chooses among whole documents.
 
     Returns:
@@ -255,8 +249,8 @@ def hold_out(
         held = _count(len(validation), "whole document")
     if not training or not validation:
         raise UsageError(
-            f"the text is too short to hold a part out for validation: {corpus.num_bytes} bytes in "
-            f"{_count(len(corpus.documents), 'document')}, of which a fraction of {fraction:g} was asked for"
+            f"the text is too short to hold out a part for validation: {corpus.num_bytes:,} bytes in "
+            f"{_count(len(corpus.documents), 'document')}, copies not counted, at a fraction of {fraction:g}"
         )
     return (
         Corpus(f"training part of {corpus.description}{kept}", corpus.sources, tuple(training)),
@@ -312,9 +306,7 @@ class _Reader:
         elif stat.S_ISREG(mode):
             self._add_named(pattern, path)
         else:
-            raise UsageError(
-                f"{pattern!r} is neither a file nor a folder: to read a pipe, redirect it to - instead"
-            )
+            raise UsageError(f"{pattern!r} is neither a file nor a folder: to read a pipe, redirect it to - instead")
 
     def _add_named(self, pattern: str, path: Path) -> None:
         data = path.read_bytes()
@@ -334,9 +326,7 @@ class _Reader:
                 self._add(real, path.relative_to(folder).as_posix(), data)
             has_text = has_text or real in self._seen
         if not has_text and binary:
-            raise UsageError(
-                f"{pattern!r} holds only binary files ({binary}): name a file itself to read it as bytes"
-            )
+            raise UsageError(f"{pattern!r} holds only binary files ({binary}): name a file itself to read it as bytes")
         if not has_text:
             raise UsageError(f"{pattern!r} holds no text: its files are missing, hidden or empty")
 
@@ -394,10 +384,10 @@ def _expand(pattern: str, path: Path) -> tuple[Path, list[Path]]:
 
 
 def _neighbours(path: Path) -> str:
-    """The end of an error line about a missing `path`: names near it in its folder, or the folder that is missing."""
+    """The end of an error line about a missing `path`: names like it in its folder, or that there is none."""
     if not path.parent.is_dir():
         return f" (there is no folder {str(path.parent)!r})"
-    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], cutoff=0.5)
+    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir() if entry.exists()], cutoff=0.5)
     return f"; {did_you_mean(path.name, near)}" if near else ""
 
 
@@ -428,40 +418,34 @@ def _text_column(dataset: str, row: dict[str, Any], column: str | None) -> str:
 
 
 def _row_documents(texts: Iterable[Any], split: str, limit: int | None) -> Iterator[Document]:
-    left = limit
+    used = 0
     for number, text in enumerate(texts):
         if not text:
             continue
         if not isinstance(text, str):
             raise UsageError(f"row {number} of split {split!r} holds {type(text).__name__}, not text")
-        data = text.encode("utf-8", "surrogatepass")
-        if left is not None:
-            if len(data) > left:
-                data = data[:left].decode("utf-8", "ignore").encode()
-            left -= len(data)
-        if data:
-            yield Document(f"{split}/{number}", data)
-        if left is not None and (left == 0 or not data):
+        data = text.encode()
+        kept = data if limit is None else data[: limit - used].decode("utf-8", "ignore").encode()
+        if kept:
+            yield Document(f"{split}/{number}", kept)
+        used += len(data)
+        if limit is not None and used >= limit:
             return
 
 
-def _hold_out_ends(
-    documents: Sequence[Document], fraction: float, limit: int
-) -> tuple[list[Document], list[Document]]:
+def _hold_out_ends(documents: Sequence[Document], fraction: float, limit: int) -> tuple[list[Document], list[Document]]:
     sizes = [len(document.data) for document in documents]
     cuts = [int(size * (1 - fraction)) for size in sizes]
     if sum(sizes) - sum(cuts) > limit:
         cuts = [size - size * limit // sum(sizes) for size in sizes]
     cuts = [_next_character(document.data, cut) for document, cut in zip(documents, cuts, strict=True)]
     training = [Document(d.name, d.data[:cut]) for d, cut in zip(documents, cuts, strict=True) if cut]
-    validation = [
-        Document(d.name, d.data[cut:]) for d, cut in zip(documents, cuts, strict=True) if cut < len(d.data)
-    ]
+    validation = [Document(d.name, d.data[cut:]) for d, cut in zip(documents, cuts, strict=True) if cut < len(d.data)]
     return training, validation
 
 
 def _next_character(data: bytes, cut: int) -> int:
-    """`cut`, or the end of the UTF-8 character that it falls into: a character has at most 3 continuation bytes."""
+    """`cut`, or the end of the UTF-8 character (1 byte and up to 3 continuation bytes) that it falls into."""
     inside = itertools.takewhile(lambda byte: byte & 0xC0 == 0x80, data[cut : cut + 3])
     return cut + sum(1 for _ in inside)
 
@@ -469,7 +453,7 @@ def _next_character(data: bytes, cut: int) -> int:
 def _hold_out_documents(
     documents: Sequence[Document], target: float, seed: int
 ) -> tuple[list[Document], list[Document], int]:
-    """Training documents, validation documents, and how many copies of the latter were left out of the former."""
+    """Training and validation documents, and how many copies of the latter were left out of the former."""
     unique = {document.data: document for document in reversed(documents)}
     order = sorted(unique.values(), key=lambda document: _draw(document.name, seed))
     held: set[bytes] = set()
@@ -483,9 +467,7 @@ def _hold_out_documents(
     if not held:
         held.add(min(unique, key=len))
     training = [document for document in documents if document.data not in held]
-    validation = [
-        document for document in documents if unique[document.data] is document and document.data in held
-    ]
+    validation = [document for document in documents if unique[document.data] is document and document.data in held]
     return training, validation, len(documents) - len(training) - len(validation)
 
 

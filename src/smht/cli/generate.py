@@ -1,0 +1,82 @@
+"""`smht generate`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smht.cli.output import print_json, progress_console, quieten_libraries
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="generate")(generate)
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="Text to go on from; standard input if - or piped in, else nothing.", show_default=False),
+    ] = None,
+    *,
+    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Only the K likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only the likeliest tokens of total probability P.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 256,
+    samples: Annotated[int, typer.Option(help="How many texts.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the first text; the next ones count up.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the texts as JSON.")] = False,
+) -> None:
+    """Let a trained model continue a text."""
+    quieten_libraries()
+    from dataclasses import replace
+
+    from smht.errors import UsageError
+    from smht.tasks.generation import Sampling, encode_prompt, stream_text
+    from smht.training.request import resolve_device
+    from smht.training.run_folder import RunFolder
+
+    sampling = Sampling(temperature, top_k, top_p, max_new_tokens, seed)
+    if samples < 1:
+        raise UsageError(f"samples = {samples} must be at least 1")
+    place = resolve_device(device)
+    model = RunFolder(run).load_model(place)
+    tokenizer = RunFolder(run).load_tokenizer()
+    text = _read_prompt(prompt)
+    ids = encode_prompt(tokenizer, text)
+    context = model.config.max_position_embeddings
+    if len(ids) > context:
+        progress_console().print(
+            f"the prompt has {len(ids):,} tokens and the context is {context}: going on from its last {context // 2}",
+            highlight=False,
+        )
+    texts = []
+    for number in range(samples):
+        pieces = stream_text(model, tokenizer, ids, replace(sampling, seed=seed + number))
+        if json:
+            texts.append("".join(pieces))
+            continue
+        _show(text, pieces, number, samples)
+    if json:
+        print_json({"prompt": text.decode("utf-8", "replace"), "texts": texts})
+
+
+def _show(prompt: bytes, pieces: Iterator[str], number: int, samples: int) -> None:
+    if samples > 1:
+        print(f"--- sample {number + 1} of {samples}")
+    print(prompt.decode("utf-8", "replace"), end="", flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+def _read_prompt(prompt: str | None) -> bytes:
+    """The prompt's bytes: the argument, standard input, or nothing."""
+    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
+        return sys.stdin.buffer.read()
+    # An argument that was no UTF-8 reaches Python as surrogates; its bytes are what the user typed.
+    return (prompt or "").encode("utf-8", "surrogateescape")

@@ -1,0 +1,44 @@
+"""Results on standard output, everything else on standard error."""
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def fail(message: str, code: int) -> int:
+    """Print one line about what went wrong; return the exit code."""
+    print("smht: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def print_json(value: Any) -> None:
+    """The result for programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def progress_console() -> "Console":
+    """Where progress goes: standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def result_console() -> "Console":
+    """Where results go: standard output, not wrapped where it is no terminal."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def quieten_libraries() -> None:
+    """No progress bars and hints of other libraries in our output."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,0 +1,74 @@
+"""`smht runs`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smht.cli.output import print_json, result_console
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="runs")(runs)
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look, at any depth.")] = Path("runs"),
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the runs below a folder with their results, the best first."""
+    from smht.errors import UsageError
+
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; `smht train` makes runs in ./runs")
+    rows = sorted((_row(path.parent) for path in folder.rglob("run.json")), key=_by_bits_per_byte)
+    if json:
+        print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table("run", "status", "step", "bits/byte", "nats/token", "parameters", "text")
+    for column in table.columns[2:6]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*(_cell(row[name]) for name in row))
+    result_console().print(table if rows else f"no runs below {folder}", highlight=False)
+
+
+def _row(path: Path) -> dict[str, Any]:
+    from smht.errors import UsageError
+    from smht.training.run_folder import RunFolder
+
+    run = RunFolder(path)
+    try:
+        record = run.read_record()
+    except UsageError:
+        return dict.fromkeys(_NAMES, None) | {"run": str(path), "status": "damaged"}
+    evaluated = [row for row in run.read_metrics() if row.get("validation_loss") is not None]
+    best: dict[str, Any] = min(evaluated, key=lambda row: row["validation_loss"], default={})
+    done = run.read_metrics()[-1]["step"] if run.read_metrics() else 0
+    return {
+        "run": str(path),
+        "status": record["status"],
+        "step": done,
+        "bits_per_byte": best.get("bits_per_byte"),
+        "validation_loss": best.get("validation_loss"),
+        "parameters": record.get("model", {}).get("parameters"),
+        "text": record.get("data", {}).get("text", {}).get("description"),
+    }
+
+
+_NAMES = ("run", "status", "step", "bits_per_byte", "validation_loss", "parameters", "text")
+
+
+def _by_bits_per_byte(row: dict[str, Any]) -> tuple[bool, float, str]:
+    score = row["bits_per_byte"]
+    return score is None, score or 0.0, row["run"]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,132 @@
+"""Text out of a language model, piece by piece."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from smht.errors import UsageError
+from smht.tokenization import BOS_ID, EOS_ID, StreamDecoder, encode_document
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from smht.models import SmhtForCausalLM
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the likeliest token.
+        top_k: only the `top_k` likeliest tokens; None for all.
+        top_p: only the likeliest tokens that together have this probability; None for all.
+        max_new_tokens: how many tokens to add.
+        seed: of the choice.
+    """
+
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    max_new_tokens: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise UsageError(f"temperature = {self.temperature} must be at least 0 (0 takes the likeliest token)")
+        if self.top_k is not None and self.top_k < 1:
+            raise UsageError(f"top_k = {self.top_k} must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p = {self.top_p} must be above 0 and at most 1")
+        if self.max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens = {self.max_new_tokens} must be at least 1")
+
+
+def encode_prompt(tokenizer: "PreTrainedTokenizerFast", prompt: bytes) -> list[int]:
+    """The begin token and the prompt's tokens."""
+    ids = encode_document(tokenizer, prompt, source="the prompt") if prompt else []
+    return [BOS_ID, *(int(i) for i in ids)]
+
+
+def stream_text(
+    model: "SmhtForCausalLM", tokenizer: "PreTrainedTokenizerFast", prompt: list[int], sampling: Sampling
+) -> Iterator[str]:
+    """Continue a prompt until an end token or `max_new_tokens`.
+
+    Text may grow longer than the context: when it is full, the model goes on from the newest half of it.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's.
+        prompt: token ids; of a prompt longer than the context, the model sees the end.
+        sampling: how tokens are chosen.
+
+    Yields:
+        Text as soon as its characters are complete; the prompt is not repeated.
+    """
+    context = model.config.max_position_embeddings
+    decoder = StreamDecoder(tokenizer)
+    never = [i for i in tokenizer.all_special_ids if i != EOS_ID]
+    generator = torch.Generator().manual_seed(sampling.seed)
+    ids = prompt[-context:] if len(prompt) <= context else prompt[-max(1, context // 2) :]
+    left = sampling.max_new_tokens
+    while left > 0:
+        for token in _continue(model, ids, min(left, context - len(ids) + 1), never, sampling, generator):
+            if token == EOS_ID:
+                yield decoder.flush()
+                return
+            ids = [*ids, token]
+            left -= 1
+            yield decoder.push(token)
+        ids = ids[-max(1, context // 2) :]
+    yield decoder.flush()
+
+
+@torch.inference_mode()
+def _continue(
+    model: "SmhtForCausalLM",
+    ids: list[int],
+    count: int,
+    never: list[int],
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> Iterator[int]:
+    """`count` more tokens, with a cache; the sequence fed to the model never outgrows the context."""
+    from transformers import DynamicCache
+
+    from smht.models.cache_argument import named_cache
+
+    cache = DynamicCache(config=model.config)
+    inputs = torch.tensor([ids], device=model.device)
+    for _ in range(count):
+        logits = (
+            model(input_ids=inputs, use_cache=True, **named_cache(cache), logits_to_keep=1).logits[0, -1].float().cpu()
+        )
+        logits[never] = -torch.inf
+        token = choose(logits, sampling, generator)
+        yield token
+        inputs = torch.tensor([[token]], device=model.device)
+
+
+def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One token id out of logits `[V]`."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    probabilities = torch.softmax(_restrict(logits / sampling.temperature, sampling), dim=-1)
+    return int(torch.multinomial(probabilities, 1, generator=generator))
+
+
+def _restrict(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Transformers' own top-k and top-p."""
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    scores = logits[None]
+    no_ids = torch.empty(1, 0, dtype=torch.long)
+    if sampling.top_k is not None:
+        scores = TopKLogitsWarper(sampling.top_k)(no_ids, scores)  # pyright: ignore[reportArgumentType]
+    if sampling.top_p is not None and sampling.top_p < 1:
+        scores = TopPLogitsWarper(sampling.top_p)(no_ids, scores)  # pyright: ignore[reportArgumentType]
+    return scores[0]

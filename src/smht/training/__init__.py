@@ -1,0 +1,1 @@
+"""Runs: training with exact resume, checkpoints, run folders, progress."""

@@ -1,0 +1,87 @@
+"""How long to train: steps, passes over the text, or a time that becomes a number of steps."""
+
+import re
+from dataclasses import dataclass
+
+from smht.errors import UsageError
+
+DEFAULT_SECONDS = 180.0
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `2m`, `1h30m`.
+
+    Raises:
+        UsageError: not a duration above zero.
+    """
+    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    hours, minutes, seconds = match.groups() if match else (None, None, None)
+    total = 3600 * float(hours or 0) + 60 * float(minutes or 0) + float(seconds or 0)
+    if total <= 0:
+        raise UsageError(f"{text!r} is no duration: write it like 90s, 2m or 1h30m")
+    return total
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds for a person: `8 s`, `2 min 5 s`, `3 h 20 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What was asked for; at most one of the three, and `DEFAULT_SECONDS` if none.
+
+    Attributes:
+        steps: optimizer steps.
+        epochs: passes over the training text.
+        seconds: training time, evaluations included.
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if len(given) > 1:
+            names = " and ".join("--time" if name == "seconds" else f"--{name}" for name in given)
+            raise UsageError(f"{names} are both budgets: give one")
+        for name, value in given.items():
+            if value <= 0:
+                raise UsageError(f"{name} = {value} must be above 0")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything was asked for."""
+        return any(value is not None for value in vars(self).values())
+
+    def to_steps(
+        self,
+        *,
+        windows_per_epoch: int,
+        batch_size: int,
+        step_seconds: float,
+        evaluation_seconds: float,
+        evaluations: int,
+    ) -> int:
+        """The number of steps that the budget comes to.
+
+        Args:
+            windows_per_epoch: windows in one pass over the training text.
+            batch_size: windows a step.
+            step_seconds: measured time of one step.
+            evaluation_seconds: expected time of one evaluation and what is saved with it.
+            evaluations: how many evaluations there will be.
+        """
+        if self.steps is not None:
+            return self.steps
+        if self.epochs is not None:
+            return max(1, round(self.epochs * windows_per_epoch / batch_size))
+        seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
+        return max(1, int((seconds - evaluations * evaluation_seconds) / step_seconds))

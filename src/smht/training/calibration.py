@@ -1,0 +1,88 @@
+"""What a run will take: a few steps on a copy of the model, thrown away."""
+
+import copy
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from smht.tasks.language_modelling import TokenStream, TrainingWindows, collate, evaluate
+from smht.training.trainer import Optimisation
+
+_WARM_STEPS = 3
+_TIMED_STEPS = 5
+_TIMED_SECONDS = 1.5
+# The Trainer's own work around a step: logging, callbacks, gradient norm.
+_OVERHEAD_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Measured costs.
+
+    Attributes:
+        step_seconds: one training step.
+        evaluation_seconds: one evaluation over the held-out text.
+        memory_bytes: the process's peak so far; on a GPU, the GPU's.
+    """
+
+    step_seconds: float
+    evaluation_seconds: float
+    memory_bytes: int
+
+
+def calibrate(
+    model: nn.Module, windows: TrainingWindows, validation: TokenStream, optimisation: Optimisation
+) -> Calibration:
+    """Time training steps and a part of an evaluation on a copy of `model`; the model itself is left as it is."""
+    device = torch.device(optimisation.device)
+    trial = copy.deepcopy(model).to(device).train()
+    optimizer = torch.optim.AdamW(trial.parameters(), lr=0.0, fused=True)
+    batch = collate([windows[i % len(windows)] for i in range(optimisation.batch_size)])
+    batch = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=optimisation.dtype == "bfloat16"):
+            loss = trial(**batch).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(trial.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    for _ in range(_WARM_STEPS):
+        step()
+    step_seconds = _median_seconds(step) + _OVERHEAD_SECONDS
+    part = _part_of(validation, windows.context)
+    evaluate(trial, part, windows.context)
+    started = time.perf_counter()
+    evaluate(trial, part, windows.context)
+    evaluation_seconds = (time.perf_counter() - started) * len(validation) / len(part)
+    return Calibration(step_seconds, evaluation_seconds, _peak_memory(device))
+
+
+def _median_seconds(step: Callable[[], None]) -> float:
+    times: list[float] = []
+    while len(times) < _TIMED_STEPS or sum(times) < _TIMED_SECONDS:
+        started = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
+
+
+def _part_of(stream: TokenStream, context: int) -> TokenStream:
+    """Enough of a stream to time an evaluation by, about 16 windows."""
+    ids = stream.ids[: 16 * context + 1]
+    return TokenStream(ids, len(ids))
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,96 @@
+"""What a user asks of a training run, and the settings that come out of it."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from smht.errors import UsageError
+from smht.training.budget import Budget
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """A new run. What is None is chosen for the user.
+
+    Attributes:
+        texts: files, folders, globs or `-`; none for the Python standard library's source.
+        dataset: a Hugging Face dataset in place of texts.
+        validation_texts: text to evaluate on; if none, a part of the training text is held out.
+        validation_fraction: how much is held out.
+        errors: `strict`, or `replace` for bytes that are not UTF-8.
+        tokenizer: `byte`, `bpe` or `char`.
+        vocab_size: for `bpe`.
+        preset: a name in `smht.models.PRESETS`.
+        architecture: fields of `SmhtConfig` that differ from the preset.
+        from_run: a run whose model and tokenizer to start from.
+        context: tokens in a training window.
+        batch_size: windows a step.
+        learning_rate: its peak.
+        warmup: steps of rising learning rate.
+        weight_decay: AdamW's.
+        dtype: `float32` or `bfloat16`.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        seed: of everything random.
+        budget: how long.
+        evaluate_every: steps between evaluations; a tenth of the run if not given.
+        keep_checkpoints: how many.
+    """
+
+    texts: tuple[str, ...] = ()
+    dataset: str | None = None
+    validation_texts: tuple[str, ...] = ()
+    validation_fraction: float = 0.1
+    errors: str = "strict"
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    preset: str | None = None
+    architecture: dict[str, Any] = field(default_factory=dict)
+    from_run: str | None = None
+    context: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    warmup: int | None = None
+    weight_decay: float = 0.1
+    dtype: str | None = None
+    device: str = "auto"
+    seed: int = 0
+    budget: Budget = field(default_factory=Budget)
+    evaluate_every: int | None = None
+    keep_checkpoints: int = 3
+
+    def __post_init__(self) -> None:
+        if self.texts and self.dataset:
+            raise UsageError("texts and --dataset exclude each other: give one of them")
+        for name in ("context", "batch_size", "learning_rate", "evaluate_every", "keep_checkpoints"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} = {value} must be above 0")
+        for name in ("warmup", "weight_decay", "seed"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"{name} = {value} must be at least 0")
+        if self.dtype not in (None, *DTYPES):
+            raise UsageError(f"dtype = {self.dtype!r}: choose from {', '.join(DTYPES)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def resolve_device(name: str) -> str:
+    """`cuda`, `mps` or `cpu` for `auto`; otherwise the device asked for, if it is there.
+
+    Raises:
+        UsageError: an unknown device, or one that this machine does not have.
+    """
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, there in available.items() if there)
+    if name not in available:
+        raise UsageError(f"device = {name!r}: choose from auto, {', '.join(available)}")
+    if not available[name]:
+        raise UsageError(f"this machine, or this build of PyTorch, has no {name!r} device: use --device auto")
+    return name

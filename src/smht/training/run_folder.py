@@ -1,0 +1,222 @@
+"""A run folder: the best model at its root, what was asked, what came out, and checkpoints.
+
+```
+config.json model.safetensors tokenizer.json ...   the best model by validation loss
+run.json                                           what was asked, and what came out
+metrics.jsonl                                      one object a logged step
+checkpoints/step-000500/                           everything that resume needs
+tensorboard/                                       if TensorBoard is installed
+```
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from torch import nn
+
+from smht.errors import SmhtError, UsageError
+from smht.training import files
+from smht.training.checkpoint import find_checkpoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from smht.models import SmhtConfig, SmhtForCausalLM
+
+WEIGHTS = "model.safetensors"
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.record_path = self.path / "run.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.tensorboard = self.path / "tensorboard"
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Whether there is a run, whole or not."""
+        return self.record_path.exists() or (self.path / WEIGHTS).exists() or self.checkpoints.exists()
+
+    def refuse_if_taken(self) -> None:
+        """Keep a new run from overwriting anything.
+
+        Raises:
+            UsageError: the folder holds a run or other files, or is a file.
+        """
+        if self.holds_a_run:
+            raise UsageError(
+                f"{self.path} already holds a run: go on with it by --resume {self.path}, or name another --output"
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UsageError(f"{self.path} exists and is not an empty folder: name another --output")
+
+    def read_record(self) -> dict[str, Any]:
+        """What `run.json` says.
+
+        Raises:
+            UsageError: the folder is missing, holds no run, or the file is damaged.
+        """
+        if not self.path.is_dir():
+            raise UsageError(f"there is no run folder {self.path}; `smht runs` lists the runs below a folder")
+        try:
+            record = json.loads(self.record_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(f"{self.path} holds no run: it has no run.json") from None
+        except (ValueError, OSError) as error:
+            raise UsageError(f"{self.record_path} is damaged: {_first_line(error)}") from None
+        if not isinstance(record, dict) or not {"status", "asked", "settings"} <= record.keys():
+            raise UsageError(f"{self.record_path} is damaged: it is no record of a run")
+        return record
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Replace `run.json`."""
+        files.write_json(self.record_path, record)
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add a line to `metrics.jsonl`."""
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The rows of `metrics.jsonl`; a last line that was cut short is left out."""
+        try:
+            lines = self.metrics_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        rows = []
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
+        return rows
+
+    def cut_metrics(self, step: int) -> list[dict[str, Any]]:
+        """Keep only rows up to `step`, and return them."""
+        rows = [row for row in self.read_metrics() if row["step"] <= step]
+        files.write_bytes(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return rows
+
+    def save_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerFast | None" = None) -> None:
+        """Put a model, and its tokenizer, at the root; each file is replaced at once."""
+        beside = self.path / ".model.partial"
+        beside.mkdir(exist_ok=True)
+        model.save_pretrained(beside)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(beside)
+        files.move_files(beside, self.path)
+
+    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The run's tokenizer.
+
+        Raises:
+            UsageError: its files are missing or damaged.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.path)
+        except Exception as error:  # tokenizers raises plain Exception on a damaged file
+            raise UsageError(f"the tokenizer in {self.path} cannot be read: {_first_line(error)}") from None
+
+    def load_config(self) -> "SmhtConfig":
+        """The run's architecture.
+
+        Raises:
+            UsageError: `config.json` is missing, damaged, or describes another kind of model.
+        """
+        from smht.models import SmhtConfig
+
+        path = self.path / "config.json"
+        model_type = _read_model_type(path)
+        if model_type != SmhtConfig.model_type:
+            raise UsageError(f"{self.path} holds a model of type {model_type!r}, not one of smht's")
+        try:
+            return SmhtConfig.from_pretrained(self.path)
+        except Exception as error:  # huggingface_hub wraps a refusal in a class of its own
+            raise UsageError(f"{path} is damaged: {_first_line(error)}") from None
+
+    def load_model(self, device: str = "cpu") -> "SmhtForCausalLM":
+        """The best model of the run, in evaluation mode.
+
+        Raises:
+            UsageError: the folder holds no model of smht, or its files are missing or damaged.
+        """
+        if not self.path.is_dir():
+            raise UsageError(f"there is no run folder {self.path}; `smht runs` lists the runs below a folder")
+        self._check_weights()
+        self.load_config()
+        from smht.models import SmhtForCausalLM
+
+        try:
+            loaded: Any = SmhtForCausalLM.from_pretrained(self.path, output_loading_info=True)
+        except Exception as error:  # safetensors, huggingface_hub and torch each have classes of their own
+            raise UsageError(f"the model in {self.path} cannot be read: {_first_line(error)}") from None
+        model, report = loaded
+        wrong = [*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"]]
+        if wrong:
+            raise UsageError(f"{self.path / WEIGHTS} does not fit config.json beside it: see {wrong[0]}")
+        return nn.Module.to(model, device)
+
+    def _check_weights(self) -> None:
+        weights = self.path / WEIGHTS
+        if not weights.exists():
+            if find_checkpoint(self.checkpoints).newest_good is None and not self.record_path.exists():
+                raise UsageError(f"there is no model in {self.path}")
+            raise UsageError(
+                f"{self.path} has no {WEIGHTS} yet: the run was stopped before its first evaluation, "
+                f"or the file was deleted; go on with `smht train --resume {self.path}`"
+            )
+        record = self.read_record() if self.record_path.exists() else {}
+        expected = record.get("results", {}).get("sha256") if record.get("status") == "finished" else None
+        if expected is not None and files.sha256(weights) != expected:
+            raise UsageError(
+                f"{weights} is damaged: its contents are not those that were written; "
+                "the checkpoints beside it are checked on their own"
+            )
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn a disk's refusal into one line for the user.
+
+    Raises:
+        SmhtError: the disk is full or cannot be written.
+    """
+    try:
+        yield
+    # safetensors and torch.save have errors of their own for a full disk.
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
+        raise SmhtError(f"{what} could not be written: {reason}; free some space, then --resume the run") from error
+
+
+def _read_model_type(path: Path) -> str:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return str(config["model_type"])
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing") from None
+    except (ValueError, KeyError, TypeError, OSError):
+        raise UsageError(f"{path} is damaged: it is no configuration of a model") from None
+
+
+def _first_line(error: BaseException) -> str:
+    """The most telling line of an error: the cause's, where one library wraps another's error."""
+    root = error.__cause__ or error
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
+    return lines[0] if lines else type(root).__name__

@@ -1,0 +1,363 @@
+"""A run from its first step, or from where it stopped, to its result."""
+
+import platform
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.console import Console
+from transformers.trainer_callback import TrainerCallback
+
+from smht.errors import SmhtError, UsageError
+from smht.tasks.language_modelling import evaluate
+from smht.training import files
+from smht.training.budget import Budget, format_duration
+from smht.training.calibration import Calibration, calibrate
+from smht.training.callbacks import Recorder, Schedule
+from smht.training.checkpoint import find_checkpoint, remove_newer, step_of
+from smht.training.interrupt import StopRequest
+from smht.training.preparation import (
+    Prepared,
+    Settings,
+    copy_standard_input,
+    prepare,
+    prepare_again,
+)
+from smht.training.progress import TrainingDisplay
+from smht.training.request import TrainRequest
+from smht.training.run_folder import WEIGHTS, RunFolder, writing
+from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
+from smht.version import __version__
+
+_EVALUATIONS = 10
+_ROWS_PER_EVALUATION = 10
+_DEFAULT_WARMUP = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        run: its folder.
+        status: `finished` or `interrupted`.
+        record: what `run.json` says.
+    """
+
+    run: RunFolder
+    status: str
+    record: dict[str, Any]
+
+
+def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
+    """Begin a run in the folder `output` and train it to the end of its budget.
+
+    Args:
+        request: what to train.
+        output: a folder that is empty or not there yet.
+        console: where progress goes.
+
+    Raises:
+        UsageError: something was asked for wrongly; nothing has been written then.
+        SmhtError: the loss diverged, or the disk is full; what was learned is saved.
+    """
+    run = RunFolder(output)
+    run.refuse_if_taken()
+    prepared = prepare(request)
+    costs = _calibrate(prepared)
+    settings = _settle(prepared, request.budget, costs)
+    prepared = replace(prepared, settings=settings)
+    _announce(prepared, costs, run, console, first_step=0)
+    _check_disk(prepared, run)
+    record = _new_record(request, prepared)
+    with writing("the run folder"):
+        run.path.mkdir(parents=True, exist_ok=True)
+        run.checkpoints.mkdir(exist_ok=True)
+        prepared.tokenizer.save_pretrained(run.path)
+        prepared.model.config.save_pretrained(run.path)
+        copy_standard_input(prepared.texts, run.path)
+        run.write_record(record)
+    return _train(run, record, prepared, None, console, keep_start=request.from_run is not None)
+
+
+def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) -> Outcome:
+    """Go on with a run exactly as if it had never stopped, or extend a finished one.
+
+    Args:
+        path: the run's folder.
+        budget: a new budget; with none, what the run began with. Steps and epochs count from the run's beginning,
+            a time counts from now.
+        given: settings that the user repeated; each must be what the run has.
+        console: where progress goes.
+
+    Raises:
+        UsageError: there is no such run, it is damaged beyond resuming, its text has changed, or a setting differs.
+        SmhtError: as in `start`.
+    """
+    run = RunFolder(path)
+    record = run.read_record()
+    _refuse_changes(record, given, path)
+    found = find_checkpoint(run.checkpoints)
+    for line in found.damaged:
+        console.print(f"[yellow]warning:[/] checkpoint {line}; it is not used", soft_wrap=True, highlight=False)
+    first_step = step_of(found.newest_good) if found.newest_good else 0
+    if found.newest_good is None and record["asked"]["from_run"] is not None:
+        raise UsageError(f"{path} has no whole checkpoint, and its first weights came from another run: begin anew")
+    if not budget.is_given and first_step >= record["settings"]["steps"]:
+        raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
+    prepared = prepare_again(run, record)
+    costs = _calibrate(prepared)
+    if budget.is_given:
+        steps = _extended_steps(prepared, budget, costs, first_step)
+        prepared = replace(prepared, settings=replace(prepared.settings, steps=steps))
+    _announce(prepared, costs, run, console, first_step)
+    _check_disk(prepared, run)
+    record = {**record, "status": "running", "settings": prepared.settings.to_dict()}
+    with writing("the run folder"):
+        remove_newer(run.checkpoints, first_step)
+        run.write_record(record)
+    return _train(run, record, prepared, found.newest_good, console)
+
+
+def _train(
+    run: RunFolder,
+    record: dict[str, Any],
+    prepared: Prepared,
+    checkpoint: Path | None,
+    console: Console,
+    keep_start: bool = False,
+) -> Outcome:
+    settings = prepared.settings
+    assert settings.evaluate_every is not None
+    first_step = step_of(checkpoint) if checkpoint else 0
+    rows = run.cut_metrics(first_step)
+    with StopRequest() as stop, TrainingDisplay(console, settings.steps, first_step) as display:
+        recorder = Recorder(run, settings.batch_size * settings.context, rows, display.show)
+        log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
+        trainer = SmhtTrainer(
+            prepared.model,
+            _optimisation(settings),
+            prepared.windows(settings.steps),
+            validate=lambda model: evaluate(model, prepared.validation, settings.context),
+            checkpoints=run.checkpoints,
+            keep=settings.keep_checkpoints,
+            callbacks=[Schedule(log_every, settings.evaluate_every, stop), recorder, *_tensorboard(run)],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        try:
+            if keep_start:
+                trainer.create_optimizer_and_scheduler(settings.steps)
+                trainer.save_checkpoint()
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except DivergedError as error:
+            raise _explain_divergence(error, trainer, run, record) from error
+        except SmhtError:
+            run.write_record({**record, "status": "failed"})
+            raise
+        except KeyboardInterrupt:
+            run.write_record({**record, "status": "interrupted"})
+            raise
+    status = "finished" if trainer.state.global_step >= settings.steps else "interrupted"
+    record = {**record, "status": status, "results": _results(run, prepared, recorder)}
+    run.write_record(record)
+    return Outcome(run, status, record)
+
+
+def _calibrate(prepared: Prepared) -> Calibration:
+    settings = prepared.settings
+    return calibrate(prepared.model, prepared.windows(1), prepared.validation, _optimisation(settings))
+
+
+def _optimisation(settings: Settings) -> Optimisation:
+    return Optimisation(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        warmup=settings.warmup or 0,
+        weight_decay=settings.weight_decay,
+        dtype=settings.dtype,
+        device=settings.device,
+        seed=settings.seed,
+    )
+
+
+def _settle(prepared: Prepared, budget: Budget, costs: Calibration) -> Settings:
+    """Settings with the number of steps that the budget comes to, and what follows from it."""
+    steps = _to_steps(prepared, budget, costs)
+    settings = prepared.settings
+    return replace(
+        settings,
+        steps=steps,
+        warmup=min(_DEFAULT_WARMUP, steps // 10) if settings.warmup is None else settings.warmup,
+        evaluate_every=settings.evaluate_every or max(1, -(-steps // _EVALUATIONS)),
+    )
+
+
+def _to_steps(prepared: Prepared, budget: Budget, costs: Calibration) -> int:
+    return budget.to_steps(
+        windows_per_epoch=prepared.windows_per_epoch,
+        batch_size=prepared.settings.batch_size,
+        step_seconds=costs.step_seconds,
+        evaluation_seconds=costs.evaluation_seconds,
+        evaluations=_EVALUATIONS,
+    )
+
+
+def _extended_steps(prepared: Prepared, budget: Budget, costs: Calibration, first_step: int) -> int:
+    steps = _to_steps(prepared, budget, costs) + (first_step if budget.seconds is not None else 0)
+    if steps <= first_step:
+        raise UsageError(f"the run has taken {first_step} steps already; a budget of {steps} leaves nothing to do")
+    return steps
+
+
+def _announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Console, first_step: int) -> None:
+    """Say what is about to happen and what it will take."""
+    settings, texts, config = prepared.settings, prepared.texts, prepared.model.config
+    steps = settings.steps - first_step
+    tokens = settings.steps * settings.batch_size * settings.context
+    passes = settings.steps * settings.batch_size / prepared.windows_per_epoch
+    evaluations = -(-steps // (settings.evaluate_every or steps))
+    seconds = steps * costs.step_seconds + evaluations * costs.evaluation_seconds
+    lines = {
+        "text": f"{texts.whole.description}: {texts.training.num_bytes:,} bytes to learn from "
+        f"({len(prepared.training):,} tokens), {texts.validation.num_bytes:,} held out; "
+        f"sha256 {texts.whole.sha256[:12]}",
+        "model": f"{prepared.model.num_parameters():,} parameters: {describe_architecture(config)}",
+        "budget": f"{settings.steps:,} steps of {settings.batch_size} × {settings.context} tokens: "
+        f"{tokens:,} tokens, {passes:.2g} passes over the text"
+        + (f"; going on after step {first_step:,}" if first_step else ""),
+        "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth",
+        "expect": f"{format_duration(seconds)}, {_size(costs.memory_bytes)} of memory, "
+        f"{_size(_disk_bytes(prepared))} of disk; on {settings.device} in {settings.dtype}",
+        "run": str(run.path),
+    }
+    for name, line in lines.items():
+        console.print(f"[bold]{name:<7}[/] {line}", soft_wrap=True, highlight=False)
+
+
+def describe_architecture(config: Any) -> str:
+    """One line about a model."""
+    split = ", ".join(config.split) if config.split else "nothing (dense)"
+    extras = [f"{config.mixing} mixing"] if config.mixing != "none" else []
+    extras += ["a norm a head"] if config.norm_scope == "head" else []
+    extras += ["tied embeddings"] if config.tie_word_embeddings else []
+    return ", ".join(
+        [
+            f"{config.num_hidden_layers} blocks of width {config.hidden_size}",
+            f"{config.num_attention_heads} heads",
+            f"split: {split}",
+            *extras,
+        ]
+    )
+
+
+def _disk_bytes(prepared: Prepared) -> int:
+    """What a run's folder grows to: weights at the root, and weights with two moments in each checkpoint."""
+    weights = 4 * prepared.model.num_parameters()
+    checkpoints = prepared.settings.keep_checkpoints + 1  # one more while the newest is written
+    return 2 * weights + checkpoints * (3 * weights + 200_000)
+
+
+def _check_disk(prepared: Prepared, run: RunFolder) -> None:
+    free, needed = files.free_bytes(run.path), _disk_bytes(prepared)
+    if free < needed:
+        raise UsageError(
+            f"{run.path} needs {_size(needed)} of disk and {_size(free)} are free: free some space, "
+            "name another --output, or --keep-checkpoints fewer"
+        )
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
+    return {
+        "smht": __version__,
+        "task": "language-modelling",
+        "status": "running",
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "asked": request.to_dict(),
+        "settings": prepared.settings.to_dict(),
+        "data": {
+            "text": prepared.texts.whole.to_manifest(),
+            "training": {**prepared.texts.training.to_manifest(), "tokens": len(prepared.training)},
+            "validation": {**prepared.texts.validation.to_manifest(), "tokens": len(prepared.validation)},
+        },
+        "model": {
+            "parameters": prepared.model.num_parameters(),
+            "architecture": describe_architecture(prepared.model.config),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "results": {},
+    }
+
+
+def _results(run: RunFolder, prepared: Prepared, recorder: Recorder) -> dict[str, Any]:
+    rows = run.read_metrics()
+    best, last = recorder.best, rows[-1]
+    weights = run.path / WEIGHTS
+    return {
+        "steps": last["step"],
+        "tokens": last["tokens"],
+        "seconds": last["seconds"],
+        "best_step": best["step"] if best else None,
+        "validation_loss": best["validation_loss"] if best else None,
+        "bits_per_byte": best["bits_per_byte"] if best else None,
+        "training_loss": last["loss"],
+        "tokens_per_second": round(last["tokens"] / last["seconds"]) if last["seconds"] else None,
+        "sha256": files.sha256(weights) if weights.exists() else None,
+    }
+
+
+def _tensorboard(run: RunFolder) -> list[TrainerCallback]:
+    """TensorBoard's callback if it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return []
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    return [TensorBoardCallback(SummaryWriter(log_dir=str(run.tensorboard)))]
+
+
+def _explain_divergence(
+    error: DivergedError, trainer: SmhtTrainer, run: RunFolder, record: dict[str, Any]
+) -> SmhtError:
+    """Save the weights as they were before the bad step; say how to go on."""
+    trainer.save_checkpoint()
+    run.write_record({**record, "status": "failed"})
+    rate = record["settings"]["learning_rate"]
+    return SmhtError(
+        f"{error}; the weights before it are saved in {run.checkpoints}; "
+        f"begin a new run with a --learning-rate below {rate:g}"
+    )
+
+
+def _refuse_changes(record: dict[str, Any], given: dict[str, Any], path: Path) -> None:
+    """A resumed run is the same run: whoever wants other hyperparameters wants a new one."""
+    known = {**record["asked"], **record["settings"], **record["asked"]["architecture"]}
+    for name, value in given.items():
+        if name in known and _plain(known[name]) == _plain(value):
+            continue
+        there = f"has {name} = {known[name]}" if name in known else f"was begun without {name}"
+        raise UsageError(
+            f"{path} {there}, and --resume goes on with the same run: leave {name} = {value} out, "
+            f"or begin a new run with --from {path}"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, as JSON has them."""
+    return list(value) if isinstance(value, tuple) else value

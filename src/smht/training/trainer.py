@@ -1,0 +1,177 @@
+"""transformers' `Trainer` with checkpoints that can be trusted, our validation metric, and a stop before bad steps."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import SequentialSampler
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers.trainer_callback import TrainerCallback
+
+from smht.errors import SmhtError
+from smht.tasks.language_modelling import Evaluation, TrainingWindows, collate
+from smht.training.checkpoint import write_checkpoint
+from smht.training.run_folder import writing
+
+TRAINER_STATE = "trainer_state.json"
+
+
+class DivergedError(SmhtError):
+    """The loss or a gradient is no number any more; raised before the step that would spoil the weights."""
+
+    def __init__(self, what: str, step: int) -> None:
+        self.step = step
+        super().__init__(f"{what} at step {step}")
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """Hyperparameters of training.
+
+    Attributes:
+        steps: how many steps the schedule is made for.
+        batch_size: windows a step.
+        learning_rate: its peak.
+        warmup: steps over which it rises from 0; then it falls along a cosine to a tenth of the peak.
+        weight_decay: AdamW's, of weights with two or more axes.
+        dtype: `float32`, or `bfloat16` for autocast.
+        device: `cpu`, `cuda` or `mps`.
+        seed: of initialisation, data order and dropout.
+    """
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    warmup: int
+    weight_decay: float
+    dtype: str
+    device: str
+    seed: int
+
+    def to_arguments(self, folder: Path) -> TrainingArguments:
+        """The same for transformers. Logging, evaluation and saving are decided by a callback of ours."""
+        return TrainingArguments(
+            output_dir=str(folder),
+            max_steps=self.steps,
+            per_device_train_batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup,
+            lr_scheduler_type="cosine_with_min_lr",
+            lr_scheduler_kwargs={"min_lr_rate": 0.1},
+            weight_decay=self.weight_decay,
+            adam_beta1=0.9,
+            adam_beta2=0.99,
+            max_grad_norm=1.0,
+            bf16=self.dtype == "bfloat16",
+            use_cpu=self.device == "cpu",
+            seed=self.seed,
+            logging_strategy="no",
+            eval_strategy="no",
+            save_strategy="no",
+            logging_nan_inf_filter=False,
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            dataloader_pin_memory=self.device == "cuda",
+        )
+
+
+class SmhtTrainer(Trainer):
+    """One process's training loop.
+
+    Args:
+        model: what to train.
+        optimisation: hyperparameters.
+        windows: the training text.
+        validate: evaluates a model on the held-out text.
+        checkpoints: the folder of all checkpoints.
+        keep: how many checkpoints to keep.
+        callbacks: what decides when to log, evaluate and save, and what is told about it.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimisation: Optimisation,
+        windows: TrainingWindows,
+        validate: Callable[[nn.Module], Evaluation],
+        checkpoints: Path,
+        keep: int,
+        callbacks: list[TrainerCallback],
+        tokenizer: PreTrainedTokenizerFast | None = None,
+    ) -> None:
+        self._validate = validate
+        self._checkpoints = checkpoints
+        self._keep = keep
+        super().__init__(
+            model=model,
+            args=optimisation.to_arguments(checkpoints),
+            train_dataset=windows,
+            data_collator=collate,
+            callbacks=callbacks,
+            processing_class=tokenizer,
+        )
+
+    def save_checkpoint(self) -> None:
+        """Save everything that resume needs, now."""
+        self._save_checkpoint(self._network, None)
+
+    @property
+    def _network(self) -> PreTrainedModel:
+        assert isinstance(self.model, PreTrainedModel)
+        return self.model
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        # TrainingWindows shuffles by itself, so that window i does not depend on how many there are.
+        windows: Any = self.train_dataset if train_dataset is None else train_dataset
+        return SequentialSampler(windows)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Forward and backward; refuses to go on to the optimizer with a loss that is no number."""
+        loss = super().training_step(*args, **kwargs)
+        if not torch.isfinite(loss):
+            raise DivergedError(f"the loss became {loss.item()}", self.state.global_step + 1)
+        return loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        if norm is not None and not math.isfinite(float(norm)):
+            raise DivergedError(f"the gradient's norm became {float(norm)}", self.state.global_step + 1)
+        return norm
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The validation loss over the whole held-out text, and its bits per byte."""
+        result = self._validate(self._network)
+        metrics = {"eval_loss": result.loss, "eval_bits_per_byte": result.bits_per_byte}
+        self.log(metrics.copy())
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Like the method of `Trainer`, but whole or not at all, and without pickles of arbitrary objects."""
+
+        def fill(folder: Path) -> None:
+            self._network.save_pretrained(folder)
+            self._save_optimizer_and_scheduler(str(folder))
+            self._save_rng_state(str(folder))
+            self.state.save_to_json(str(folder / TRAINER_STATE))
+
+        self.store_flos()
+        step = self.state.global_step
+        with writing(f"the checkpoint of step {step}"):
+            write_checkpoint(self._checkpoints, step, fill, self._keep)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        # The optimizer remembers the rate of the schedule that it was saved under; an extended run has another.
+        scheduler, optimizer = self.lr_scheduler, self.optimizer
+        assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        for group, peak, factor in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+            group["lr"] = peak * factor(scheduler.last_epoch)
