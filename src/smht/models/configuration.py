@@ -64,14 +64,6 @@ class SmhtConfig(PreTrainedConfig):
 
     model_type = "smht"
     keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - transformers' own form
-    base_model_tp_plan = {  # noqa: RUF012
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
-        "layers.*.self_attn.o_proj": "rowwise",
-        "layers.*.mlp.up_proj": "colwise",
-        "layers.*.mlp.down_proj": "rowwise",
-    }
     base_model_pp_plan = {  # noqa: RUF012
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),
         "layers": (["hidden_states", "mask"], ["hidden_states"]),

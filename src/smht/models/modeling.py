@@ -25,7 +25,7 @@ from smht.layers.fast_path import SDPA_FUNCTIONS
 from smht.models.attention import eager_attention
 from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
 from smht.models.configuration import SmhtConfig
-from smht.models.positions import derive_position_ids
+from smht.models.positions import check_position_ids, derive_position_ids
 
 SDPA_FUNCTIONS.add(sdpa_attention_forward)
 
@@ -122,10 +122,7 @@ class SmhtModel(SmhtPreTrainedModel):
         assert inputs_embeds is not None
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        if position_ids is None:
-            position_ids = derive_position_ids(
-                inputs_embeds, attention_mask, cache, self.config.max_position_embeddings
-            )
+        # Only positions that a caller gave can restart within a row, which tells packed sequences apart.
         mask = create_causal_mask(
             config=self.config,
             inputs_embeds=inputs_embeds,
@@ -133,7 +130,9 @@ class SmhtModel(SmhtPreTrainedModel):
             position_ids=position_ids,
             **named_cache(cache),
         )
-        hidden_states = self.dropout(inputs_embeds + self.embed_positions(position_ids))
+        positions = derive_position_ids(inputs_embeds, attention_mask, cache) if position_ids is None else position_ids
+        check_position_ids(positions, inputs_embeds, cache, self.config.max_position_embeddings)
+        hidden_states = self.dropout(inputs_embeds + self.embed_positions(positions))
         assert self.config._attn_implementation is not None
         attention_function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         for layer in self.layers:
@@ -156,7 +155,6 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
     """A language model: `SmhtModel` and a dense head without bias (seed 000, steps 5 and 6)."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
-    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, config: SmhtConfig) -> None:

@@ -7,9 +7,7 @@ from transformers.cache_utils import Cache
 from smht.errors import UsageError
 
 
-def derive_position_ids(
-    inputs_embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None, max_positions: int
-) -> torch.LongTensor:
+def derive_position_ids(inputs_embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
     """Positions of the new tokens, counted over real tokens only.
 
     Padding on the left moves no token: the first real token has position 0. Padded places get position 0,
@@ -19,33 +17,53 @@ def derive_position_ids(
         inputs_embeds: `[B, T, D]`.
         attention_mask: `[B, S]` over cached and new tokens, or None, or a prepared 4-D mask.
         cache: holds the tokens before these.
-        max_positions: how many positions there are.
 
     Returns:
         `[B, T]` or `[1, T]`, int64.
 
     Raises:
-        UsageError: more tokens than positions.
+        UsageError: the attention mask ends before the new tokens do.
     """
-    tokens, device = inputs_embeds.shape[1], inputs_embeds.device
-    past = cache.get_seq_length() if cache is not None else 0
-    if attention_mask is not None and attention_mask.dim() == 2:
-        positions = (attention_mask.long().cumsum(-1) - 1).clamp_min(0)
-        # A static cache comes with a mask as long as the cache: the new tokens end at past + T.
-        positions = positions[:, past : past + tokens] if positions.shape[1] > tokens else positions
-    else:
-        positions = torch.arange(tokens, device=device)[None] + past
-    _check_length(positions, past, tokens, max_positions)
-    return positions  # pyright: ignore[reportReturnType]
+    tokens, past = inputs_embeds.shape[1], _cached_tokens(cache)
+    columns = torch.arange(tokens, device=inputs_embeds.device) + past
+    if attention_mask is None or attention_mask.dim() != 2:
+        return columns[None]
+    # A static cache counts in a tensor, to be left alone, and comes with a mask as long as the cache.
+    if isinstance(past, int) and attention_mask.shape[1] < past + tokens:
+        raise UsageError(
+            f"the attention mask covers {attention_mask.shape[1]} tokens, but there are {past + tokens}: "
+            f"{past} in the cache and {tokens} new"
+        )
+    positions = (attention_mask.long().cumsum(-1) - 1).clamp_min(0)
+    return positions[:, columns]
 
 
-def _check_length(positions: Tensor, past: int | Tensor, tokens: int, max_positions: int) -> None:
-    # The shape alone settles almost every case; only padded batches need a look at the positions.
-    if torch.compiler.is_compiling() or isinstance(past, Tensor) or past + tokens <= max_positions:
+def check_position_ids(position_ids: Tensor, inputs_embeds: Tensor, cache: Cache | None, max_positions: int) -> None:
+    """Refuse positions that have no embedding.
+
+    Args:
+        position_ids: `[B, T]` or `[1, T]`.
+        inputs_embeds: `[B, T, D]`.
+        cache: holds the tokens before these.
+        max_positions: how many positions there are.
+
+    Raises:
+        UsageError: a position below 0 or not below `max_positions`.
+    """
+    if torch.compiler.is_compiling() or not position_ids.numel():
         return
-    if positions.device.type == "cpu" and int(positions.max()) < max_positions:
-        return
-    raise UsageError(
-        f"{past + tokens} tokens are more than the model's {max_positions} positions; "
-        "shorten the input or train with a longer context"
-    )
+    if position_ids.device.type != "cpu":
+        # A look at the values waits for the device, so the length alone has to give reason for it.
+        past = _cached_tokens(cache)
+        if not isinstance(past, int) or past + inputs_embeds.shape[1] <= max_positions:
+            return
+    low, high = (int(bound) for bound in torch.aminmax(position_ids))
+    if low < 0 or high >= max_positions:
+        raise UsageError(
+            f"position {low if low < 0 else high} is outside the model's {max_positions} positions; "
+            "give fewer tokens, or use a model with a longer context"
+        )
+
+
+def _cached_tokens(cache: Cache | None) -> int | Tensor:
+    return 0 if cache is None else cache.get_seq_length()

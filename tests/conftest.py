@@ -1,0 +1,10 @@
+"""Settings of all tests. Lying here, it also makes `helpers` importable from every test."""
+
+import pytest
+from hypothesis import settings
+
+pytest.register_assert_rewrite("helpers")
+
+# Shared machines stall now and then, and a test that is slow once is not wrong.
+settings.register_profile("smht", deadline=None, max_examples=20)
+settings.load_profile("smht")

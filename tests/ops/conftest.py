@@ -1,0 +1,24 @@
+"""Every test of the ops runs once for each backend."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from smht.ops import BACKENDS, backend
+
+
+@pytest.fixture(scope="module", autouse=True, params=sorted(BACKENDS))
+def chosen_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = backend._chosen
+    backend.set_backend(request.param)
+    yield request.param
+    backend._chosen = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_memory_is_nan() -> Iterator[None]:
+    """Memory that an op forgot to write shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
