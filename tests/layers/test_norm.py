@@ -92,6 +92,12 @@ def test_keeps_the_dtype_and_rounds_about_as_layer_norm_does(dtype: torch.dtype)
     assert relative_errors([ours.unflatten(-1, (4, 8))], [exact])[0] <= 1.5 * relative_errors([theirs], [exact])[0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_full_precision_leave_the_inputs_dtype(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 8).to(dtype)
+    assert HeadLayerNorm(8, 2)(x).dtype == nn.LayerNorm(8)(x).dtype == dtype
+
+
 def test_autocast_keeps_the_residual_streams_dtype() -> None:
     x = torch.randn(2, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):

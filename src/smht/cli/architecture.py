@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,17 +14,20 @@ FLAGS: dict[str, _Flag] = {
     "hidden_size": (int, "Width D; a multiple of the number of heads."),
     "num_hidden_layers": (int, "Number of blocks N."),
     "num_attention_heads": (int, "Number of heads H."),
-    "intermediate_size": (int, "Feed-forward width F; 4·D if not given."),
+    "intermediate_size": (int, "Feed-forward width F; 4·D by default."),
     "split": (str, _SPLIT_HELP),
-    "mixing": (str, "none, or shuffle: deal channels to heads anew in each block."),
-    "norm_scope": (str, "model, or head: a LayerNorm of its own for each head's chunk."),
+    "mixing": (Literal["none", "shuffle"], "shuffle deals channels to heads anew in each block."),
+    "norm_scope": (Literal["model", "head"], "head gives each head's chunk a LayerNorm of its own."),
     "projection_bias": (bool, "Add biases to the projections."),
     "tie_word_embeddings": (bool, "Use the token embedding as language-model head."),
-    "hidden_act": (str, "Activation of the feed-forward: gelu, gelu_tanh, relu, relu_squared, silu."),
+    "hidden_act": (
+        Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"],
+        "Activation of the feed-forward.",
+    ),
     "layer_norm_eps": (float, "Added to the variance in LayerNorm."),
     "hidden_dropout": (float, "Dropout of sub-layer outputs and embeddings."),
     "attention_dropout": (float, "Dropout of attention weights."),
-    "initializer_range": (float, "Standard deviation of fresh weights; by fan-in if not given."),
+    "initializer_range": (float, "Standard deviation of fresh weights; by fan-in by default."),
 }
 """Field of `SmhtConfig`: the type of its flag and its help. Context and vocabulary have flags of their own."""
 
@@ -38,6 +41,9 @@ def with_architecture(command: Callable[..., None]) -> Callable[..., None]:
         architecture = {name: value for name, value in given.items() if value is not None}
         if "split" in architecture:
             architecture["split"] = parse_split(architecture["split"])
+            if not architecture["split"]:
+                # In a dense model there is nothing to mix, whatever the preset does.
+                architecture.setdefault("mixing", "none")
         command(**arguments, architecture=architecture)
 
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "architecture"]

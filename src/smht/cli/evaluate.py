@@ -1,7 +1,8 @@
 """`smht evaluate`."""
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,11 +22,13 @@ def evaluate(
     stride: Annotated[
         int | None, typer.Option(help="Tokens from window to window; below the context, windows overlap.")
     ] = None,
-    errors: Annotated[str, typer.Option(help="strict, or replace: bytes that are not UTF-8.")] = "strict",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    errors: Annotated[
+        Literal["strict", "replace"], typer.Option(help="What to do with bytes that are not UTF-8.")
+    ] = "strict",
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to run.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Measure how well a trained model predicts a text: every token once."""
+    """Measure how well a trained model predicts a text."""
     quieten_libraries()
     from smht.errors import UsageError
     from smht.tasks import language_modelling
@@ -44,7 +47,7 @@ def evaluate(
     result = language_modelling.evaluate(model, stream, context or longest, stride)
     values = {
         "loss": result.loss,
-        "perplexity": result.perplexity,
+        "perplexity": result.perplexity if math.isfinite(result.perplexity) else None,  # JSON has no infinity
         "bits_per_byte": result.bits_per_byte,
         "tokens": result.tokens,
         "bytes": result.bytes,

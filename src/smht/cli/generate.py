@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from smht.cli.output import print_json, progress_console, quieten_libraries
+from smht.cli.output import harmless, print_json, progress_console, quieten_libraries
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 256,
     samples: Annotated[int, typer.Option(help="How many texts.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the first text; the next ones count up.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to run.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the texts as JSON.")] = False,
 ) -> None:
     """Let a trained model continue a text."""
@@ -37,6 +37,7 @@ def generate(
 
     from smht.errors import UsageError
     from smht.tasks.generation import Sampling, encode_prompt, stream_text
+    from smht.tokenization import tokenizer_kind
     from smht.training.request import resolve_device
     from smht.training.run_folder import RunFolder
 
@@ -47,12 +48,15 @@ def generate(
     model = RunFolder(run).load_model(place)
     tokenizer = RunFolder(run).load_tokenizer()
     text = _read_prompt(prompt)
+    if tokenizer_kind(tokenizer) != "byte":
+        _check_utf8(text)
     ids = encode_prompt(tokenizer, text)
     context = model.config.max_position_embeddings
     if len(ids) > context:
         progress_console().print(
             f"the prompt has {len(ids):,} tokens and the context is {context}: going on from its last {context // 2}",
             highlight=False,
+            soft_wrap=True,
         )
     texts = []
     for number in range(samples):
@@ -68,15 +72,28 @@ def generate(
 def _show(prompt: bytes, pieces: Iterator[str], number: int, samples: int) -> None:
     if samples > 1:
         print(f"--- sample {number + 1} of {samples}")
-    print(prompt.decode("utf-8", "replace"), end="", flush=True)
+    print(harmless(prompt.decode("utf-8", "replace")), end="", flush=True)
     for piece in pieces:
-        print(piece, end="", flush=True)
+        print(harmless(piece), end="", flush=True)
     print()
+
+
+def _check_utf8(prompt: bytes) -> None:
+    from smht.errors import UsageError
+
+    try:
+        prompt.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"the prompt is not UTF-8 text: byte 0x{prompt[error.start]:02x} at offset {error.start}; "
+            "only a run with the byte tokenizer takes any bytes"
+        ) from None
 
 
 def _read_prompt(prompt: str | None) -> bytes:
     """The prompt's bytes: the argument, standard input, or nothing."""
-    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-        return sys.stdin.buffer.read()
+    piped_in = sys.stdin is not None and not sys.stdin.isatty()
+    if prompt == "-" or (prompt is None and piped_in):
+        return sys.stdin.buffer.read() if sys.stdin is not None else b""
     # An argument that was no UTF-8 reaches Python as surrogates; its bytes are what the user typed.
     return (prompt or "").encode("utf-8", "surrogateescape")

@@ -1,22 +1,23 @@
 """`smht`: finds the subcommand, and turns every error that a user can act on into one line and an exit code."""
 
+import io
+import os
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from smht.cli import evaluate, generate, presets, runs, summary, train
 from smht.cli.output import fail
-from smht.errors import SmhtError, did_you_mean
+from smht.errors import SmhtError
 from smht.version import __version__
 
-INTERRUPTED = 130
+FAILED = 1
 WRONG = 2
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="smht",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -43,50 +44,58 @@ def _smht(
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed while running, 2 asked for wrongly, 130 interrupted."""
-    sys.exit(run(sys.argv[1:]))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A model may say, and a folder may be called, what the terminal's encoding has no letters for.
+        sys.stdout.reconfigure(errors="replace")
+    code = run(sys.argv[1:])
+    _forget_unwritten_output()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """The exit code of `smht` with these arguments."""
+    if not arguments:
+        run(["--help"])
+        return WRONG
     command = typer.main.get_command(app)
     try:
-        code = command.main(args=arguments, prog_name="smht", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        typer.echo(error.ctx.get_help())
-        return WRONG
-    except click.ClickException as error:
+        # Not command.main(), which has exit codes of its own for Ctrl-C and for a reader that has gone.
+        with command.make_context("smht", list(arguments)) as context:
+            command.invoke(context)
+        print(end="", flush=True)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.TyperException as error:
         return fail(_explain_usage(error), WRONG)
     except SmhtError as error:
         return fail(str(error), error.exit_code)
-    except ValueError as error:
-        # SmhtConfig's own checks; anything else is a fault of ours and keeps its traceback.
-        if not _is_configuration_error(error):
-            raise
-        return fail(_last_line(error), WRONG)
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; Python would complain once more at exit.
-        sys.stdout = None
-        return 0
-    return code if isinstance(code, int) else 0
+        return 0  # the reader of our output has had enough, as `head` does
+    except OSError as error:
+        return fail(f"the system refused: {error}", FAILED)
+    return 0
 
 
-def _explain_usage(error: click.ClickException) -> str:
-    """Click's message as one line, with the nearest names of commands and options."""
-    if isinstance(error, click.NoSuchOption):
-        options = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
-        return f"there is no option {error.option_name}: {did_you_mean(error.option_name, options)}"
-    message = " ".join(error.format_message().split())
-    return message[:1].lower() + message[1:].rstrip(".")
+def _explain_usage(error: typer.TyperException) -> str:
+    """Typer's message as one line, with the nearest names where it knows some."""
+    message = error.format_message().replace("Value error, ", "")
+    nearest = getattr(error, "possibilities", None)
+    if nearest:
+        message = f"{error.message}: did you mean {' or '.join(nearest)}?"
+    elif not message.endswith("?"):
+        context: typer.Context | None = getattr(error, "ctx", None)
+        message = f"{message.rstrip('.')}; see {context.command_path if context else 'smht'} --help"
+    return message[:1].lower() + message[1:]
 
 
-def _is_configuration_error(error: ValueError) -> bool:
-    return "SmhtConfig" in str(error)
-
-
-def _last_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[-1].strip()
+def _forget_unwritten_output() -> None:
+    """Keep Python from complaining at exit about output that nobody took."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

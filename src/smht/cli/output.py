@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+_WIDTH_OF_FILES = 120
+# What moves the cursor, rings, or changes colours; tabs and line ends stay.
+_CONTROL_CHARACTERS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+
 
 def fail(message: str, code: int) -> int:
     """Print one line about what went wrong; return the exit code."""
@@ -18,6 +22,11 @@ def fail(message: str, code: int) -> int:
 def print_json(value: Any) -> None:
     """The result for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def harmless(text: str) -> str:
+    """A model's text as a terminal can show it; unchanged where standard output is none."""
+    return text.translate(_CONTROL_CHARACTERS) if sys.stdout is not None and sys.stdout.isatty() else text
 
 
 def progress_console() -> "Console":
@@ -32,7 +41,7 @@ def result_console() -> "Console":
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=120)
+    return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
 
 
 def quieten_libraries() -> None:

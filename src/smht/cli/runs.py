@@ -38,25 +38,25 @@ def runs(
 
 
 def _row(path: Path) -> dict[str, Any]:
-    from smht.errors import UsageError
     from smht.training.run_folder import RunFolder
 
     run = RunFolder(path)
     try:
-        record = run.read_record()
-    except UsageError:
-        return dict.fromkeys(_NAMES, None) | {"run": str(path), "status": "damaged"}
-    evaluated = [row for row in run.read_metrics() if row.get("validation_loss") is not None]
+        return {"run": str(path), **_describe(run.read_record(), run.read_metrics())}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):  # the list goes on after a damaged run
+        return dict.fromkeys(_NAMES) | {"run": str(path), "status": "damaged"}
+
+
+def _describe(record: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    evaluated = [row for row in metrics if row.get("validation_loss") is not None]
     best: dict[str, Any] = min(evaluated, key=lambda row: row["validation_loss"], default={})
-    done = run.read_metrics()[-1]["step"] if run.read_metrics() else 0
     return {
-        "run": str(path),
         "status": record["status"],
-        "step": done,
+        "step": metrics[-1]["step"] if metrics else 0,
         "bits_per_byte": best.get("bits_per_byte"),
         "validation_loss": best.get("validation_loss"),
-        "parameters": record.get("model", {}).get("parameters"),
-        "text": record.get("data", {}).get("text", {}).get("description"),
+        "parameters": record["model"]["parameters"],
+        "text": record["data"]["text"]["description"],
     }
 
 

@@ -1,19 +1,27 @@
 """`smht train`."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from smht.cli.architecture import with_architecture
-from smht.cli.output import print_json, progress_console, quieten_libraries, result_console
+from smht.cli.output import harmless, print_json, progress_console, quieten_libraries, result_console
+from smht.cli.sections import SectionedCommand
 
 _SAMPLE_TOKENS = 160
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(name="train")(train)
+    app.command(name="train", cls=SectionedCommand)(train)
+
+
+def _option(section: str, text: str, *declarations: str, default: str | None = None, metavar: str | None = None) -> Any:
+    return typer.Option(
+        *declarations, help=text, show_default=default or False, metavar=metavar, rich_help_panel=section
+    )
 
 
 @with_architecture
@@ -26,48 +34,58 @@ def train(
         ),
     ] = None,
     *,
-    dataset: Annotated[str | None, typer.Option(help="A Hugging Face dataset instead of texts.")] = None,
+    dataset: Annotated[str | None, _option("Text", "A Hugging Face dataset instead of texts.")] = None,
     validation: Annotated[
-        list[str] | None, typer.Option(help="Text to evaluate on, instead of holding out a part.")
+        list[str] | None,
+        _option("Text", "Text to evaluate on, instead of holding out a part; may be repeated.", metavar="TEXT"),
     ] = None,
     validation_fraction: Annotated[
-        float | None, typer.Option(help="Part of the text to hold out: 0.1, at most 128 KiB.", show_default=False)
+        float | None, _option("Text", "Part of the text to hold out.", default="0.1, at most 128 KiB")
     ] = None,
     errors: Annotated[
-        str | None, typer.Option(help="strict, or replace: what to do with bytes that are not UTF-8.")
+        Literal["strict", "replace"] | None,
+        _option("Text", "Refuse bytes that are not UTF-8, or put U+FFFD in their place.", default="strict"),
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="byte, bpe (default) or char.", show_default=False)] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Tokens of the bpe tokenizer: 2048.", show_default=False)
+    tokenizer: Annotated[
+        Literal["byte", "bpe", "char"] | None, _option("Text", "What a token is.", default="bpe")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Named architecture; `smht presets` lists them.")] = None,
-    from_run: Annotated[
-        str | None, typer.Option("--from", metavar="RUN", help="Start from the weights of another run.")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run exactly where it stopped.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget in optimizer steps.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Budget in passes over the text.")] = None,
+    vocab_size: Annotated[int | None, _option("Text", "Tokens of the bpe tokenizer.", default="2048")] = None,
+    steps: Annotated[int | None, _option("Budget", "Optimizer steps.")] = None,
+    epochs: Annotated[float | None, _option("Budget", "Passes over the text.")] = None,
     time: Annotated[
-        str | None, typer.Option(help="Budget in time, like 90s, 2m, 1h30m: 3m if no budget is given.")
+        str | None, _option("Budget", "Time, like 90s, 2m, 1h30m.", default="3m if no budget is given")
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens in a training window.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Windows a step; about 2,048 tokens if not given.")] = None,
+    from_run: Annotated[
+        str | None, _option("Run", "Start from the weights of another run.", "--from", metavar="RUN")
+    ] = None,
+    resume: Annotated[Path | None, _option("Run", "Go on with a run exactly where it stopped.", metavar="RUN")] = None,
+    output: Annotated[Path | None, _option("Run", "The run's folder.", default="runs/run-1 and so on")] = None,
+    keep_checkpoints: Annotated[int | None, _option("Run", "How many checkpoints to keep.", default="3")] = None,
+    context: Annotated[int | None, _option("Training", "Tokens in a window.", default="the preset's")] = None,
+    batch_size: Annotated[int | None, _option("Training", "Windows a step.", default="about 2,048 tokens")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate: 8e-3 for split models, 3e-3 for dense.")
+        float | None, _option("Training", "Its peak.", default="8e-3 for split models, 3e-3 for dense")
     ] = None,
-    warmup: Annotated[int | None, typer.Option(help="Steps of rising learning rate: 100, or a tenth.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="AdamW's weight decay: 0.1.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Sets both hidden and attention dropout.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, or bfloat16 for autocast.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random: 0.")] = None,
+    warmup: Annotated[
+        int | None,
+        _option("Training", "Steps of rising learning rate.", default="100, at most a tenth of the run"),
+    ] = None,
+    weight_decay: Annotated[float | None, _option("Training", "AdamW's.", default="0.1")] = None,
+    dropout: Annotated[float | None, _option("Training", "Sets hidden and attention dropout.", default="0")] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        _option("Training", "bfloat16 is autocast.", default="bfloat16 on cuda, else float32"),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"] | None, _option("Training", "Where to train.", default="auto")
+    ] = None,
+    seed: Annotated[int | None, _option("Training", "Of everything random.", default="0")] = None,
     evaluate_every: Annotated[
-        int | None, typer.Option(help="Steps between evaluations; a tenth of the run if not given.")
+        int | None, _option("Training", "Steps between evaluations.", default="a tenth of the run")
     ] = None,
-    keep_checkpoints: Annotated[int | None, typer.Option(help="How many checkpoints to keep: 3.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Run folder; runs/run-1 and so on if not given.")] = None,
+    preset: Annotated[
+        str | None, _option("Architecture", "Named architecture; `smht presets` lists them.", default="smht-small")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     architecture: dict[str, Any],
 ) -> None:
@@ -113,6 +131,8 @@ def _run(
     from smht.training.budget import Budget, parse_duration
     from smht.training.request import TrainRequest
 
+    if {"validation_texts", "validation_fraction"} <= given.keys():
+        raise UsageError("--validation and --validation-fraction exclude each other: give one of them")
     seconds = None if budgets["time"] is None else parse_duration(budgets["time"])
     budget = Budget(budgets["steps"], budgets["epochs"], seconds)
     console = progress_console()
@@ -135,12 +155,14 @@ def _report(outcome: Any, json: bool) -> None:
     elif not interrupted:
         console = result_console()
         console.print("\n[bold]sample[/]")
-        console.print(_sample(run), markup=False, highlight=False, soft_wrap=True)
+        console.print(harmless(_sample(run)), markup=False, highlight=False, soft_wrap=True)
         console.print(_table(record))
-        console.print(f"next:   smht generate {run.path} 'def '", highlight=False, soft_wrap=True)
+        console.print(_next_command(outcome), markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         progress_console().print(
-            f"stopped after step {record['results']['steps']:,} and saved; go on with: smht train --resume {run.path}",
+            f"stopped after step {record['results']['steps']:,} and saved; "
+            f"go on with: smht train --resume {shlex.quote(str(run.path))}",
+            markup=False,
             highlight=False,
             soft_wrap=True,
         )
@@ -155,6 +177,12 @@ def _sample(run: Any) -> str:
     return "".join(stream_text(run.load_model(), tokenizer, encode_prompt(tokenizer, b""), sampling))
 
 
+def _next_command(outcome: Any) -> str:
+    asked = outcome.record["asked"]
+    is_python = not asked["texts"] and not asked["dataset"]
+    return f"next: smht generate {shlex.quote(str(outcome.run.path))} {shlex.quote('def ' if is_python else 'The ')}"
+
+
 def _table(record: dict[str, Any]) -> Any:
     from rich.table import Table
 
@@ -167,7 +195,7 @@ def _table(record: dict[str, Any]) -> Any:
         "bits per byte": f"{results['bits_per_byte']:.4f}",
         "best at step": f"{results['best_step']:,} of {results['steps']:,}",
         "trained on": f"{results['tokens']:,} tokens",
-        "time": f"{format_duration(results['seconds'])}, {results['tokens_per_second']:,} tokens/s",
+        "time": f"{format_duration(results['seconds'])}, evaluations included",
         "parameters": f"{record['model']['parameters']:,}",
     }
     for name, value in rows.items():

@@ -27,5 +27,5 @@ def named_cache(cache: Cache | None) -> dict[str, Any]:
 def deprecate_old_cache_name(forward: Forward) -> Forward:
     """Warn of the argument `past_key_values` where the installed transformers itself does."""
     if CACHE_ARGUMENT == "cache":
-        return deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")(forward)
+        return deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")(forward)  # pyright: ignore[reportReturnType]
     return forward

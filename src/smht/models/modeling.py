@@ -4,6 +4,7 @@ Shapes: `B` batch, `T` tokens, `D` hidden size, `V` vocabulary. Imports are abso
 carry a copy of this file.
 """
 
+from os import PathLike
 from typing import Any, Unpack
 
 import torch
@@ -29,6 +30,13 @@ from smht.models.positions import check_position_ids, derive_position_ids
 
 SDPA_FUNCTIONS.add(sdpa_attention_forward)
 
+AUTO_MAP = {
+    "AutoConfig": "configuration.SmhtConfig",
+    "AutoModel": "modeling.SmhtModel",
+    "AutoModelForCausalLM": "modeling.SmhtForCausalLM",
+}
+"""Where a saved folder's own code holds the class of each Auto class."""
+
 
 class SmhtBlock(GradientCheckpointingLayer, Block):
     """`smht.layers.Block` with transformers' gradient checkpointing."""
@@ -48,6 +56,11 @@ class SmhtPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SmhtBlock, "attentions": MultiHeadAttention}  # noqa: RUF012
+
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As in transformers, and the folder serves every Auto class with `trust_remote_code`, not one alone."""
+        self.config.auto_map = dict(AUTO_MAP)
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -70,6 +83,8 @@ class SmhtPreTrainedModel(PreTrainedModel):
 
 class SmhtModel(SmhtPreTrainedModel):
     """Embeddings, blocks and final LayerNorm: token ids to hidden states `[B, T, D]` (seed 000, steps 0 to 4)."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]  # noqa: RUF012
 
     def __init__(self, config: SmhtConfig) -> None:
         super().__init__(config)
@@ -109,12 +124,15 @@ class SmhtModel(SmhtPreTrainedModel):
             **kwargs: handed to the attention function.
 
         Raises:
-            UsageError: both or neither of `input_ids` and `inputs_embeds`, a token id outside the vocabulary, or
-                more tokens than positions.
+            UsageError: both or neither of `input_ids` and `inputs_embeds`, a token id outside the vocabulary, a
+                position without embedding, an attention mask that is too short, or a cache together with gradient
+                checkpointing in training.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise UsageError("give exactly one of input_ids and inputs_embeds")
         cache = given_cache(cache, past_key_values)
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            raise UsageError("gradient checkpointing computes each block twice, so it cannot be used with a cache")
         if inputs_embeds is None:
             assert input_ids is not None
             self._check_token_ids(input_ids)

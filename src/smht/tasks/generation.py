@@ -1,5 +1,6 @@
 """Text out of a language model, piece by piece."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,14 +36,18 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise UsageError(f"temperature = {self.temperature} must be at least 0 (0 takes the likeliest token)")
+        if not 0 <= self.temperature < math.inf:
+            raise UsageError(
+                f"temperature = {self.temperature} must be at least 0 and finite (0 takes the likeliest token)"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise UsageError(f"top_k = {self.top_k} must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UsageError(f"top_p = {self.top_p} must be above 0 and at most 1")
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens = {self.max_new_tokens} must be at least 1")
+        if not 0 <= self.seed < 2**64:
+            raise UsageError(f"seed = {self.seed} must be at least 0 and below 2^64")
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerFast", prompt: bytes) -> list[int]:
@@ -115,15 +120,17 @@ def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> in
     """One token id out of logits `[V]`."""
     if sampling.temperature == 0:
         return int(logits.argmax())
-    probabilities = torch.softmax(_restrict(logits / sampling.temperature, sampling), dim=-1)
+    # Distances to the likeliest token, in float64, bear any temperature: none of them becomes infinity minus itself.
+    scores = (logits - logits.max()).double() / sampling.temperature
+    probabilities = torch.softmax(_restrict(scores, sampling), dim=-1)
     return int(torch.multinomial(probabilities, 1, generator=generator))
 
 
-def _restrict(logits: Tensor, sampling: Sampling) -> Tensor:
+def _restrict(scores: Tensor, sampling: Sampling) -> Tensor:
     """Transformers' own top-k and top-p."""
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-    scores = logits[None]
+    scores = scores[None]
     no_ids = torch.empty(1, 0, dtype=torch.long)
     if sampling.top_k is not None:
         scores = TopKLogitsWarper(sampling.top_k)(no_ids, scores)  # pyright: ignore[reportArgumentType]

@@ -90,7 +90,13 @@ class TrainingWindows(Dataset[dict[str, Tensor]]):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """`input_ids` and `labels`, `[T]` each; `labels[t]` is the token after `input_ids[t]`."""
+        """`input_ids` and `labels`, `[T]` each; `labels[t]` is the token after `input_ids[t]`.
+
+        Raises:
+            IndexError: there is no such window, as iteration expects it.
+        """
+        if not 0 <= index < self.length:
+            raise IndexError(f"window {index} is not among the {self.length}")
         epoch, place = divmod(index, self.windows_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._starts = epoch, self._shuffled_starts(epoch)

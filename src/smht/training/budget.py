@@ -1,12 +1,15 @@
 """How long to train: steps, passes over the text, or a time that becomes a number of steps."""
 
+import math
 import re
 from dataclasses import dataclass
 
 from smht.errors import UsageError
 
 DEFAULT_SECONDS = 180.0
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_NUMBER = r"(\d+(?:\.\d+)?)"
+# A bare number is seconds only where it stands alone: 1h30 could be 30 minutes.
+_DURATION = re.compile(rf"{_NUMBER}|(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
 
 
 def parse_duration(text: str) -> float:
@@ -16,8 +19,8 @@ def parse_duration(text: str) -> float:
         UsageError: not a duration above zero.
     """
     match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
-    hours, minutes, seconds = match.groups() if match else (None, None, None)
-    total = 3600 * float(hours or 0) + 60 * float(minutes or 0) + float(seconds or 0)
+    bare, hours, minutes, seconds = match.groups() if match else (None,) * 4
+    total = float(bare or 0) + 3600 * float(hours or 0) + 60 * float(minutes or 0) + float(seconds or 0)
     if total <= 0:
         raise UsageError(f"{text!r} is no duration: write it like 90s, 2m or 1h30m")
     return total
@@ -53,8 +56,8 @@ class Budget:
             names = " and ".join("--time" if name == "seconds" else f"--{name}" for name in given)
             raise UsageError(f"{names} are both budgets: give one")
         for name, value in given.items():
-            if value <= 0:
-                raise UsageError(f"{name} = {value} must be above 0")
+            if not 0 < value < math.inf:
+                raise UsageError(f"{name} = {value} must be above 0 and finite")
 
     @property
     def is_given(self) -> bool:

@@ -33,6 +33,29 @@ class Schedule(TrainerCallback):
         control.should_log = control.should_save or step % self.log_every == 0
 
 
+def find_best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The row of metrics with the lowest validation loss, the first of equals; None if there is none."""
+    evaluated = [row for row in rows if row.get("validation_loss") is not None]
+    return min(evaluated, key=lambda row: row["validation_loss"], default=None)
+
+
+class SaveAtStart(TrainerCallback):
+    """Saves a checkpoint before the first step: of weights that nothing else can bring back.
+
+    Args:
+        save: saves it.
+    """
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        self.save = save
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save."""
+        self.save()
+
+
 class Recorder(TrainerCallback):
     """Writes `metrics.jsonl`, keeps the best model, and tells the display.
 
@@ -51,8 +74,7 @@ class Recorder(TrainerCallback):
         show: Callable[[dict[str, Any]], None],
     ) -> None:
         self.run, self.tokens_per_step, self.show = run, tokens_per_step, show
-        evaluated = [row for row in rows if row.get("validation_loss") is not None]
-        self.best: dict[str, Any] | None = min(evaluated, key=lambda row: row["validation_loss"], default=None)
+        self.best = find_best(rows)
         self._earlier_seconds = rows[-1]["seconds"] if rows else 0.0
         self._started = time.perf_counter()
         self._step_started = self._started

@@ -84,19 +84,29 @@ def write_checkpoint(folder: Path, step: int, fill: Callable[[Path], None], keep
 def find_damage(checkpoint: Path) -> str | None:
     """One line about the first thing that is wrong with a checkpoint, or None if it is whole."""
     try:
-        hashes = json.loads((checkpoint / MANIFEST).read_text())["sha256"]
-        assert isinstance(hashes, dict)
+        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        step, hashes = manifest["step"], dict(manifest["sha256"])
     except FileNotFoundError:
         return f"{checkpoint.name}/{MANIFEST} is missing"
-    except (ValueError, KeyError, TypeError, AssertionError, OSError):
+    except (ValueError, KeyError, TypeError, OSError):
         return f"{checkpoint.name}/{MANIFEST} is damaged"
+    if step != step_of(checkpoint) or not hashes:
+        return f"{checkpoint.name}/{MANIFEST} is damaged (it is the list of another checkpoint, or of none)"
     for name, expected in hashes.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{checkpoint.name}/{name} is missing"
-        if files.sha256(path) != expected:
-            return f"{checkpoint.name}/{name} is damaged (its contents are not those that were written)"
+        damage = _find_damage_of_file(checkpoint / name, expected)
+        if damage is not None:
+            return f"{checkpoint.name}/{name} {damage}"
     return None
+
+
+def _find_damage_of_file(path: Path, expected: str) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    try:
+        contents = files.sha256(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if contents == expected else "is damaged (its contents are not those that were written)"
 
 
 def find_checkpoint(folder: Path) -> Found:

@@ -11,7 +11,9 @@ from typing import Any
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as JSON; a crash leaves the old file or the new one."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # A file name that is no UTF-8 holds lone surrogates; what this makes of them is JSON's own escape.
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -23,7 +25,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError:
+    except BaseException:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
@@ -33,7 +35,8 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Replace `folder` by what `fill` writes into the empty folder that it is given.
 
     The new folder is written beside the old one, brought to disk and renamed into place. Where `fill` fails, the
-    old folder is untouched and nothing else is left.
+    old folder is untouched and nothing else is left. A crash between the two renames of a replacement leaves both
+    folders beside, whole, under hidden names.
     """
     beside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
@@ -46,10 +49,13 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+    old = folder.with_name(f".{folder.name}.old.partial")
+    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.replace(old)
     beside.replace(folder)
     sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def move_files(source: Path, target: Path) -> None:

@@ -25,7 +25,8 @@ class StopRequest:
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            if handler is not None:  # None: one that was not set from Python, which Python cannot set again
+                signal.signal(number, handler)
         self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -150,8 +150,8 @@ def prepare_again(run: RunFolder, record: dict[str, Any]) -> Prepared:
     texts = _divide(whole, settings.validation_sources, settings.validation_fraction)
     if texts.validation.sha256 != record["data"]["validation"]["sha256"]:
         raise UsageError(f"the validation text of {run.path} has changed since the run began: restore it")
-    tokenizer = run.load_tokenizer()
     config = run.load_config()
+    tokenizer = run.load_tokenizer()
     set_seed(settings.seed)
     return _tokenize(SmhtForCausalLM(config), tokenizer, texts, settings)
 
@@ -223,20 +223,21 @@ def _start_from(source: RunFolder, request: TrainRequest) -> tuple[SmhtForCausal
     model, tokenizer = source.load_model(), source.load_tokenizer()
     if request.preset is not None:
         raise UsageError("--from takes its architecture from the run: leave --preset out")
-    wanted = {"tokenizer": request.tokenizer, "vocab_size": request.vocab_size, **request.architecture}
-    there = {**model.config.to_dict(), "tokenizer": tokenizer_kind(tokenizer)}
-    for name, value in wanted.items():
-        if value is None or name in _CHANGEABLE_FIELDS or there[name] == value:
-            continue
-        raise UsageError(f"{source.path} was made with {name} = {there[name]}, which --from cannot change to {value}")
-    if request.context is not None and request.context > model.config.max_position_embeddings:
-        positions = model.config.max_position_embeddings
+    config, changed = model.config, SmhtConfig(**{**model.config.to_diff_dict(), **request.architecture})
+    compared = {name: (getattr(config, name), getattr(changed, name)) for name in request.architecture}
+    kind = tokenizer_kind(tokenizer)
+    compared["tokenizer"] = kind, request.tokenizer or kind
+    compared["vocab_size"] = config.vocab_size, request.vocab_size or config.vocab_size
+    for name, (there, wanted) in compared.items():
+        if name not in _CHANGEABLE_FIELDS and wanted != there:
+            raise UsageError(f"{source.path} was made with {name} = {there}, which --from cannot change to {wanted}")
+    positions = config.max_position_embeddings
+    if request.context is not None and request.context > positions:
         raise UsageError(f"{source.path} has {positions} positions, fewer than --context {request.context}")
-    dropouts = {name: value for name, value in request.architecture.items() if name in _CHANGEABLE_FIELDS}
-    if dropouts:
-        changed = SmhtForCausalLM(SmhtConfig(**{**model.config.to_diff_dict(), **dropouts}))
-        changed.load_state_dict(model.state_dict())
-        model = changed
+    if any(name in _CHANGEABLE_FIELDS for name in request.architecture):
+        regularised = SmhtForCausalLM(changed)
+        regularised.load_state_dict(model.state_dict())
+        model = regularised
     return model, tokenizer
 
 

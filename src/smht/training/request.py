@@ -1,12 +1,16 @@
 """What a user asks of a training run, and the settings that come out of it."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from smht.errors import UsageError
+from smht.tasks.corpus import STANDARD_INPUT
 from smht.training.budget import Budget
 
 DTYPES = ("float32", "bfloat16")
+LARGEST_SEED = 2**32 - 1
+"""NumPy's limit, which transformers seeds too."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +66,18 @@ class TrainRequest:
     def __post_init__(self) -> None:
         if self.texts and self.dataset:
             raise UsageError("texts and --dataset exclude each other: give one of them")
-        for name in ("context", "batch_size", "learning_rate", "evaluate_every", "keep_checkpoints"):
+        if STANDARD_INPUT in self.validation_texts:
+            raise UsageError("the text for --validation cannot come from standard input: name a file")
+        for name in ("vocab_size", "context", "batch_size", "learning_rate", "evaluate_every", "keep_checkpoints"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} = {value} must be above 0")
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} = {value} must be above 0 and finite")
         for name in ("warmup", "weight_decay", "seed"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UsageError(f"{name} = {value} must be at least 0")
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError(f"{name} = {value} must be at least 0 and finite")
+        if self.seed > LARGEST_SEED:
+            raise UsageError(f"seed = {self.seed} must be at most {LARGEST_SEED}")
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype = {self.dtype!r}: choose from {', '.join(DTYPES)}")
 

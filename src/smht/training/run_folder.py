@@ -9,7 +9,9 @@ tensorboard/                                       if TensorBoard is installed
 ```
 """
 
+import errno
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from smht.errors import SmhtError, UsageError
+from smht.tokenization import tokenizer_kind
 from smht.training import files
 from smht.training.checkpoint import find_checkpoint
 
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from smht.models import SmhtConfig, SmhtForCausalLM
 
 WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+
+_RECORD = {"status": str, "asked": dict, "settings": dict, "data": dict, "model": dict, "results": dict}
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunFolder:
@@ -68,25 +75,33 @@ class RunFolder:
         Raises:
             UsageError: the folder is missing, holds no run, or the file is damaged.
         """
-        if not self.path.is_dir():
-            raise UsageError(f"there is no run folder {self.path}; `smht runs` lists the runs below a folder")
+        self._check_there()
         try:
             record = json.loads(self.record_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UsageError(f"{self.path} holds no run: it has no run.json") from None
         except (ValueError, OSError) as error:
             raise UsageError(f"{self.record_path} is damaged: {_first_line(error)}") from None
-        if not isinstance(record, dict) or not {"status", "asked", "settings"} <= record.keys():
+        if not isinstance(record, dict) or not all(isinstance(record.get(k), t) for k, t in _RECORD.items()):
             raise UsageError(f"{self.record_path} is damaged: it is no record of a run")
         return record
 
     def write_record(self, record: dict[str, Any]) -> None:
-        """Replace `run.json`."""
-        files.write_json(self.record_path, record)
+        """Replace `run.json`.
+
+        Raises:
+            SmhtError: the disk is full or cannot be written; the old file is untouched.
+        """
+        with writing(str(self.record_path)):
+            files.write_json(self.record_path, record)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
+        """Add a line to `metrics.jsonl`.
+
+        Raises:
+            SmhtError: the disk is full or cannot be written; the line may be there in part.
+        """
+        with writing(str(self.metrics_path)), self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -106,32 +121,47 @@ class RunFolder:
         return rows
 
     def cut_metrics(self, step: int) -> list[dict[str, Any]]:
-        """Keep only rows up to `step`, and return them."""
+        """Keep only rows up to `step`, and return them.
+
+        Raises:
+            SmhtError: the disk is full or cannot be written; the old file is untouched.
+        """
         rows = [row for row in self.read_metrics() if row["step"] <= step]
-        files.write_bytes(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        with writing(str(self.metrics_path)):
+            files.write_bytes(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows).encode())
         return rows
 
     def save_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerFast | None" = None) -> None:
-        """Put a model, and its tokenizer, at the root; each file is replaced at once."""
+        """Put a model, and its tokenizer, at the root; each file is replaced at once, or none where saving fails."""
         beside = self.path / ".model.partial"
-        beside.mkdir(exist_ok=True)
-        model.save_pretrained(beside)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(beside)
-        files.move_files(beside, self.path)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        try:
+            model.save_pretrained(beside)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(beside)
+            files.move_files(beside, self.path)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """The run's tokenizer.
 
         Raises:
-            UsageError: its files are missing or damaged.
+            UsageError: its files are missing, damaged, or not smht's.
         """
+        self._check_there()
+        if not (self.path / TOKENIZER).exists():
+            raise UsageError(f"there is no tokenizer in {self.path}: {TOKENIZER} is missing")
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(self.path)
+            tokenizer = AutoTokenizer.from_pretrained(self.path, local_files_only=True)
         except Exception as error:  # tokenizers raises plain Exception on a damaged file
             raise UsageError(f"the tokenizer in {self.path} cannot be read: {_first_line(error)}") from None
+        tokenizer_kind(tokenizer)
+        return tokenizer
 
     def load_config(self) -> "SmhtConfig":
         """The run's architecture.
@@ -156,21 +186,30 @@ class RunFolder:
         Raises:
             UsageError: the folder holds no model of smht, or its files are missing or damaged.
         """
-        if not self.path.is_dir():
-            raise UsageError(f"there is no run folder {self.path}; `smht runs` lists the runs below a folder")
+        self._check_there()
         self._check_weights()
         self.load_config()
         from smht.models import SmhtForCausalLM
 
         try:
-            loaded: Any = SmhtForCausalLM.from_pretrained(self.path, output_loading_info=True)
+            loaded: Any = SmhtForCausalLM.from_pretrained(
+                self.path,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, in a line that names the weight
+                local_files_only=True,
+            )
         except Exception as error:  # safetensors, huggingface_hub and torch each have classes of their own
             raise UsageError(f"the model in {self.path} cannot be read: {_first_line(error)}") from None
         model, report = loaded
-        wrong = [*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"]]
+        mismatched = [name for name, *_ in report["mismatched_keys"]]
+        wrong = sorted({*report["missing_keys"], *report["unexpected_keys"], *mismatched})
         if wrong:
             raise UsageError(f"{self.path / WEIGHTS} does not fit config.json beside it: see {wrong[0]}")
         return nn.Module.to(model, device)
+
+    def _check_there(self) -> None:
+        if not self.path.is_dir():
+            raise UsageError(f"there is no run folder {self.path}; `smht runs` lists the runs below a folder")
 
     def _check_weights(self) -> None:
         weights = self.path / WEIGHTS
@@ -202,7 +241,9 @@ def writing(what: str) -> Iterator[None]:
     # safetensors and torch.save have errors of their own for a full disk.
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
-        raise SmhtError(f"{what} could not be written: {reason}; free some space, then --resume the run") from error
+        has_room = isinstance(error, OSError) and error.errno not in _FULL_DISK
+        advice = "" if has_room else "; free some space, then --resume the run"
+        raise SmhtError(f"{what} could not be written: {reason}{advice}") from error
 
 
 def _read_model_type(path: Path) -> str:

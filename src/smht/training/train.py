@@ -16,7 +16,7 @@ from smht.tasks.language_modelling import evaluate
 from smht.training import files
 from smht.training.budget import Budget, format_duration
 from smht.training.calibration import Calibration, calibrate
-from smht.training.callbacks import Recorder, Schedule
+from smht.training.callbacks import Recorder, SaveAtStart, Schedule, find_best
 from smht.training.checkpoint import find_checkpoint, remove_newer, step_of
 from smht.training.interrupt import StopRequest
 from smht.training.preparation import (
@@ -74,12 +74,7 @@ def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
     _check_disk(prepared, run)
     record = _new_record(request, prepared)
     with writing("the run folder"):
-        run.path.mkdir(parents=True, exist_ok=True)
-        run.checkpoints.mkdir(exist_ok=True)
-        prepared.tokenizer.save_pretrained(run.path)
-        prepared.model.config.save_pretrained(run.path)
-        copy_standard_input(prepared.texts, run.path)
-        run.write_record(record)
+        files.replace_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record))
     return _train(run, record, prepared, None, console, keep_start=request.from_run is not None)
 
 
@@ -107,7 +102,10 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
     if found.newest_good is None and record["asked"]["from_run"] is not None:
         raise UsageError(f"{path} has no whole checkpoint, and its first weights came from another run: begin anew")
     if not budget.is_given and first_step >= record["settings"]["steps"]:
-        raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
+        if record["status"] == "finished":
+            raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
+        # Stopped between its last checkpoint and the last line of its record.
+        return _finish(run, record, "finished")
     prepared = prepare_again(run, record)
     costs = _calibrate(prepared)
     if budget.is_given:
@@ -120,6 +118,14 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
         remove_newer(run.checkpoints, first_step)
         run.write_record(record)
     return _train(run, record, prepared, found.newest_good, console)
+
+
+def _fill_new_run(run: RunFolder, prepared: Prepared, record: dict[str, Any]) -> None:
+    run.checkpoints.mkdir()
+    prepared.tokenizer.save_pretrained(run.path)
+    prepared.model.config.save_pretrained(run.path)
+    copy_standard_input(prepared.texts, run.path)
+    run.write_record(record)
 
 
 def _train(
@@ -149,8 +155,7 @@ def _train(
         trainer.remove_callback(transformers.PrinterCallback)
         try:
             if keep_start:
-                trainer.create_optimizer_and_scheduler(settings.steps)
-                trainer.save_checkpoint()
+                trainer.add_callback(SaveAtStart(trainer.save_checkpoint))
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except DivergedError as error:
             raise _explain_divergence(error, trainer, run, record) from error
@@ -161,7 +166,11 @@ def _train(
             run.write_record({**record, "status": "interrupted"})
             raise
     status = "finished" if trainer.state.global_step >= settings.steps else "interrupted"
-    record = {**record, "status": status, "results": _results(run, prepared, recorder)}
+    return _finish(run, record, status)
+
+
+def _finish(run: RunFolder, record: dict[str, Any], status: str) -> Outcome:
+    record = {**record, "status": status, "results": _results(run)}
     run.write_record(record)
     return Outcome(run, status, record)
 
@@ -304,9 +313,9 @@ def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _results(run: RunFolder, prepared: Prepared, recorder: Recorder) -> dict[str, Any]:
+def _results(run: RunFolder) -> dict[str, Any]:
     rows = run.read_metrics()
-    best, last = recorder.best, rows[-1]
+    best, last = find_best(rows), rows[-1]
     weights = run.path / WEIGHTS
     return {
         "steps": last["step"],

@@ -175,3 +175,12 @@ class SmhtTrainer(Trainer):
         assert isinstance(optimizer, torch.optim.Optimizer)
         for group, peak, factor in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
             group["lr"] = peak * factor(scheduler.last_epoch)
+        scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse weights of another model. Tied weights are saved once, so one of their names is missing."""
+        wrong = sorted(
+            {*load_result.missing_keys, *load_result.unexpected_keys} - self._network.all_tied_weights_keys.keys()
+        )
+        if wrong:
+            raise SmhtError(f"the checkpoint does not fit the run's config.json: see {wrong[0]}")

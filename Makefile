@@ -1,0 +1,60 @@
+# Everything runs in virtual environments made here; nothing is installed outside this folder.
+#
+#   make demo    train a small split model on the Python standard library's source (about 4 minutes on 2 cores)
+#   make test    all tests
+#   make lint    ruff, pyright, import-linter
+#
+# PYTHON       the Python to make environments with, 3.11 or newer
+# PIP_OPTIONS  options for pip, such as the index of PyTorch's CPU-only builds
+# JOBS         test processes side by side
+
+PYTHON ?= python3
+PIP_OPTIONS ?=
+JOBS ?= 2
+VENV := .venv
+OLDEST := .venv-oldest
+INSTALL := -m pip install --disable-pip-version-check --quiet $(PIP_OPTIONS)
+# One thread a process: two processes of two threads each would fight over two cores.
+PYTEST := -m pytest -p no:cacheprovider -n $(JOBS)
+
+.PHONY: demo test test-oldest lint format clean
+
+demo: $(VENV)/.run
+	$(VENV)/bin/smht train --time 3m
+
+test: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST)
+
+# The Hugging Face side once more, on the oldest transformers supported.
+test-oldest: $(OLDEST)/.dev
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python $(PYTEST) tests/models
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+$(VENV)/bin/python $(OLDEST)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "smht needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(@D)/..
+
+$(VENV)/.run: $(VENV)/bin/python pyproject.toml
+	$< $(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	$< $(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+$(OLDEST)/.dev: $(OLDEST)/bin/python pyproject.toml
+	$< $(INSTALL) -e '.[dev]' 'transformers==5.17.*'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(OLDEST) build src/*.egg-info

@@ -1,0 +1,139 @@
+import dataclasses
+import os
+import subprocess
+import sys
+from typing import Any, get_args
+
+import pytest
+import typer
+from transformers import PreTrainedConfig
+
+from helpers.command_line import smht, succeed
+from smht import SmhtConfig, __version__
+from smht.cli.architecture import FLAGS
+from smht.cli.main import app
+from smht.ops.activation import ACTIVATIONS
+from smht.tokenization import TOKENIZERS
+from smht.training.request import DTYPES
+
+GROUP: Any = typer.main.get_command(app)
+COMMANDS = sorted(GROUP.commands)
+PARAMETERS = [(name, parameter) for name in COMMANDS for parameter in GROUP.commands[name].params]
+
+# Fields of SmhtConfig that have a flag of another name, or that no user sets on the command line.
+FIELDS_WITHOUT_FLAG = {
+    "vocab_size",  # --vocab-size of `summary`, the tokenizer in `train`
+    "max_position_embeddings",  # --context
+    "use_cache",  # generation always does
+    "bos_token_id",  # the tokenizer's
+    "eos_token_id",
+    "pad_token_id",
+}
+
+
+def run_python(code: str) -> str:
+    """What a fresh process prints."""
+    environment = {**os.environ, "COLUMNS": "80"}
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return process.stdout
+
+
+def test_every_command_is_there() -> None:
+    assert COMMANDS == ["evaluate", "generate", "presets", "runs", "summary", "train"]
+    out = succeed("--help").out
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
+    assert "..." not in out.partition("Commands:")[2]
+
+
+def test_help_answers_in_half_a_second_without_torch() -> None:
+    code = """
+import resource, sys
+from smht.cli.main import run
+assert run(["--help"]) == 0
+assert not {"torch", "transformers", "numpy", "rich"} & sys.modules.keys(), sorted(sys.modules)
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print(usage.ru_utime + usage.ru_stime)
+"""
+    # CPU time, of the best of three: other work on the machine slows it down too, but not every time.
+    assert min(float(run_python(code).splitlines()[-1]) for _ in range(3)) < 0.5
+
+
+def test_importing_smht_is_cheap() -> None:
+    code = "import smht, sys; print(smht.__version__, {'torch', 'transformers'} & sys.modules.keys())"
+    assert run_python(code) == f"{__version__} set()\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_fits_a_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = succeed(command, "--help").out
+    assert succeed(command, "-h").out == out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "--json" in out
+
+
+@pytest.mark.parametrize(("command", "parameter"), PARAMETERS, ids=lambda value: getattr(value, "name", value))
+def test_every_parameter_is_explained(command: str, parameter: Any) -> None:
+    assert len(parameter.help) > 4
+    out = " ".join(succeed(command, "--help").out.split())
+    for name in (*parameter.opts, *parameter.secondary_opts):
+        assert f"{name} " in out.replace("...", " ")
+    assert " ".join(parameter.help.split()[:3]) in out
+
+
+def test_every_field_of_ours_has_a_flag() -> None:
+    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    fields = {field.name for field in dataclasses.fields(SmhtConfig)} - inherited
+    assert fields | FIELDS_WITHOUT_FLAG == set(FLAGS) | FIELDS_WITHOUT_FLAG
+    for command in ("train", "summary"):
+        assert set(FLAGS) <= {parameter.name for parameter in GROUP.commands[command].params}
+
+
+def test_flags_offer_what_the_library_knows() -> None:
+    assert set(get_args(FLAGS["hidden_act"][0])) == set(ACTIVATIONS)
+    for name in ("mixing", "norm_scope"):
+        assert get_args(FLAGS[name][0]) == get_args(SmhtConfig.__annotations__[name])
+    choices = {parameter.name: parameter.type_descriptor.choices for _, parameter in PARAMETERS}
+    assert set(choices["tokenizer"]) == set(TOKENIZERS)
+    assert set(choices["dtype"]) == set(DTYPES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (("--hidden-size", "12"), "hidden_size", 12),
+        (("--num-hidden-layers", "3"), "num_hidden_layers", 3),
+        (("--num-attention-heads", "2"), "num_attention_heads", 2),
+        (("--intermediate-size", "20"), "intermediate_size", 20),
+        (("--split", "output,qkv"), "split", ["qkv", "output"]),
+        (("--split", "feed-forward"), "split", ["feed_forward"]),
+        (("--split", "none"), "split", []),
+        (("--mixing", "none"), "mixing", "none"),
+        (("--norm-scope", "head"), "norm_scope", "head"),
+        (("--projection-bias",), "projection_bias", True),
+        (("--no-tie-word-embeddings",), "tie_word_embeddings", False),
+        (("--hidden-act", "silu"), "hidden_act", "silu"),
+        (("--layer-norm-eps", "1e-6"), "layer_norm_eps", 1e-6),
+        (("--hidden-dropout", "0.25"), "hidden_dropout", 0.25),
+        (("--attention-dropout", "0.5"), "attention_dropout", 0.5),
+        (("--initializer-range", "0.02"), "initializer_range", 0.02),
+        (("--context", "32"), "max_position_embeddings", 32),
+        (("--vocab-size", "300"), "vocab_size", 300),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_flag_reaches_the_architecture(arguments: tuple[str, ...], field: str, value: Any) -> None:
+    unchanged = succeed("summary", "--json").json["config"]
+    config = succeed("summary", "--json", *arguments).json["config"]
+    assert config[field] == value != unchanged[field]
+
+
+def test_without_arguments_there_is_help() -> None:
+    result = smht()
+    assert result.code == 2
+    assert result.out == succeed("--help").out
+
+
+def test_version() -> None:
+    assert succeed("--version").out == f"smht {__version__}\n"

@@ -1,0 +1,52 @@
+"""What the tests of the Hugging Face side share: tiny models of each kind, and tokens for them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.layers import randomize
+from smht import SmhtConfig, SmhtForCausalLM
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "split": {},
+    "shuffle": {"mixing": "shuffle", "tie_word_embeddings": True},
+    "head-norm": {"mixing": "shuffle", "norm_scope": "head", "projection_bias": True},
+    "dense": {"split": ()},
+}
+"""One of each kind of model that goes its own way through the code."""
+
+VOCAB_SIZE = 37
+CONTEXT = 32
+
+
+def tiny_config(architecture: str = "shuffle", **changes: Any) -> SmhtConfig:
+    """Three layers of four heads of four channels."""
+    fields: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+        "max_position_embeddings": CONTEXT,
+    }
+    return SmhtConfig(**{**fields, **ARCHITECTURES[architecture], **changes})
+
+
+def tiny_model(architecture: str = "shuffle", seed: int = 0, **changes: Any) -> SmhtForCausalLM:
+    """Ready to predict, and far enough from its initial values that no parameter is without effect."""
+    torch.manual_seed(seed)
+    model = SmhtForCausalLM(tiny_config(architecture, **changes))
+    randomize(model)
+    return model.eval()
+
+
+def random_tokens(batch: int = 2, tokens: int = 6, seed: int = 0) -> Tensor:
+    """`[batch, tokens]` token ids of the tiny vocabulary."""
+    return torch.randint(VOCAB_SIZE, (batch, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def left_padded(input_ids: Tensor, padding: int, pad_token_id: int = 0) -> tuple[Tensor, Tensor]:
+    """The ids with `padding` places before them, and the attention mask of that."""
+    pad = torch.full((input_ids.shape[0], padding), pad_token_id)
+    return torch.cat([pad, input_ids], 1), torch.cat([torch.zeros_like(pad), torch.ones_like(input_ids)], 1)

@@ -1,0 +1,193 @@
+"""`save_pretrained` and every way back: from_pretrained, the Auto classes, copies, other dtypes."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from helpers.hugging_face import ARCHITECTURES, random_tokens, tiny_config, tiny_model
+from smht import SmhtConfig, SmhtForCausalLM, SmhtModel
+from smht.layers import ChannelShuffle
+
+pytestmark = pytest.mark.usefixtures("silent_transformers")
+
+
+def assert_same_model(ours: nn.Module, theirs: nn.Module) -> None:
+    """Bitwise the same parameters and buffers under the same names."""
+    expected, actual = dict(theirs.named_parameters()), dict(ours.named_parameters())
+    expected |= dict(theirs.named_buffers())
+    actual |= dict(ours.named_buffers())
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), name
+
+
+def logits(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(random_tokens()).logits
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_loading_gives_back_the_saved_model_bit_for_bit(architecture: str, tied: bool, tmp_path: Path) -> None:
+    model = tiny_model(architecture, tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    loaded, report = SmhtForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values())
+    assert_same_model(loaded, model)
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied
+    assert torch.equal(logits(loaded), logits(model))
+    assert not loaded.training
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_saved_file_holds_each_parameter_once_and_no_buffer(tied: bool, tmp_path: Path) -> None:
+    model = tiny_model("shuffle", tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == dict(model.named_parameters()).keys()
+    assert sum(tensor.numel() for tensor in saved.values()) == model.num_parameters()
+
+
+def test_saving_in_shards_changes_nothing(tmp_path: Path) -> None:
+    model = tiny_model()
+    model.save_pretrained(tmp_path, max_shard_size="4KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert_same_model(SmhtForCausalLM.from_pretrained(tmp_path), model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtype_is_saved_and_restored(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = tiny_model(projection_bias=True).to(dtype)
+    model.save_pretrained(tmp_path)
+    assert_same_model(SmhtForCausalLM.from_pretrained(tmp_path), model)
+    single = SmhtForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert {parameter.dtype for parameter in single.parameters()} == {torch.float32}
+    for name, parameter in single.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name).float()), name
+
+
+def test_channel_orders_are_right_straight_after_loading_on_the_meta_device(tmp_path: Path) -> None:
+    tiny_model("shuffle").save_pretrained(tmp_path)
+    orders = 0
+    for module in SmhtForCausalLM.from_pretrained(tmp_path).modules():
+        if isinstance(module, ChannelShuffle):
+            order, inverse = module.compute_order()
+            assert torch.equal(module.order, order) and torch.equal(module.inverse, inverse)
+            orders += 1
+    assert orders == 2
+
+
+def test_model_built_on_the_meta_device_can_be_initialised() -> None:
+    with torch.device("meta"):
+        model = SmhtForCausalLM(tiny_config("shuffle", projection_bias=True))
+    model.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.fill_(float("nan") if tensor.is_floating_point() else -1)
+    model.init_weights()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    for module in model.modules():
+        if isinstance(module, ChannelShuffle):
+            assert torch.equal(module.order, module.compute_order()[0])
+
+
+def test_auto_classes_find_the_models(tmp_path: Path) -> None:
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert type(config) is SmhtConfig
+    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(tmp_path)
+    assert type(causal) is SmhtForCausalLM and type(base) is SmhtModel
+    assert_same_model(causal, model)
+    assert_same_model(base, model.model)
+    assert type(AutoModelForCausalLM.from_config(config)) is SmhtForCausalLM
+    assert type(AutoModel.from_config(config)) is SmhtModel
+
+
+def test_causal_model_loads_a_saved_base_model_and_only_its_head_is_fresh(
+    tmp_path: Path, transformers_messages: list[str]
+) -> None:
+    model = tiny_model("split")
+    model.model.save_pretrained(tmp_path)
+    loaded, report = SmhtForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(report["missing_keys"]) == {"lm_head.weight"}
+    assert_same_model(loaded.model, model.model)
+    assert len(transformers_messages) == 1 and "MISSING" in transformers_messages.pop()
+
+
+@pytest.mark.parametrize(
+    "auto_class",
+    ["AutoModelForCausalLM", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AutoConfig", "AutoModel"))],
+)
+def test_saved_folder_loads_where_smht_was_never_imported(auto_class: str, tmp_path: Path) -> None:
+    model = tiny_model("shuffle")
+    model.save_pretrained(tmp_path / "saved")
+    code = (
+        "import sys, torch, transformers\n"
+        "assert not any(name.partition('.')[0] == 'smht' for name in sys.modules)\n"
+        f"loaded = transformers.{auto_class}.from_pretrained({str(tmp_path / 'saved')!r}, trust_remote_code=True)\n"
+        "assert type(loaded).__name__.startswith('Smht')\n"
+        f"if {auto_class!r} == 'AutoModelForCausalLM':\n"
+        f"    logits = loaded(torch.tensor({random_tokens().tolist()})).logits\n"
+        f"    torch.save(logits.detach(), {str(tmp_path / 'logits.pt')!r})\n"
+        f"    loaded.save_pretrained({str(tmp_path / 'again')!r})\n"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    if auto_class == "AutoModelForCausalLM":
+        assert torch.equal(torch.load(tmp_path / "logits.pt", weights_only=True), logits(model))
+        assert_same_model(SmhtForCausalLM.from_pretrained(tmp_path / "again"), model)
+        assert (tmp_path / "again" / "modeling.py").exists()
+
+
+def test_saved_configuration_names_the_code_beside_it(tmp_path: Path) -> None:
+    tiny_model("split").save_pretrained(tmp_path)
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert auto_map.keys() == {"AutoConfig", "AutoModel", "AutoModelForCausalLM"}
+    for place in auto_map.values():
+        module, class_name = place.split(".")
+        assert f"\nclass {class_name}(" in (tmp_path / f"{module}.py").read_text()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_deepcopy_is_the_same_model_with_tensors_of_its_own(architecture: str) -> None:
+    model = tiny_model(architecture)
+    twin = copy.deepcopy(model)
+    assert_same_model(twin, model)
+    assert torch.equal(logits(twin), logits(model))
+    with torch.no_grad():
+        twin.model.embed_tokens.weight.add_(1)
+    assert not torch.equal(logits(twin), logits(model))
+    assert (twin.lm_head.weight is twin.model.embed_tokens.weight) == model.config.tie_word_embeddings
+
+
+def test_pickled_configuration_and_model_come_back() -> None:
+    model = tiny_model("shuffle")
+    assert pickle.loads(pickle.dumps(model.config)) == model.config
+    assert_same_model(pickle.loads(pickle.dumps(model)), model)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.02), (torch.bfloat16, 0.15)])
+def test_half_precision_stays_near_single(architecture: str, dtype: torch.dtype, tolerance: float) -> None:
+    model = tiny_model(architecture)
+    single = logits(model)
+    half = logits(model.half() if dtype == torch.float16 else model.bfloat16())
+    assert half.dtype == dtype
+    assert (half.float() - single).norm() < tolerance * single.norm()
+    assert all(not buffer.is_floating_point() for buffer in model.buffers())
