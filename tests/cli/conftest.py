@@ -1,8 +1,9 @@
 """A tiny finished run, made once through the command line, and a folder to work in."""
 
+import gc
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ from helpers.command_line import FOUR_STEPS, TINY, Result, succeed
 from smht.training import train as training
 from smht.training.calibration import Calibration
 
-_WORDS = "def return self for in range the split head of a block <eos> é".split()
+_WORDS = ["def", "return", "self", "for", "in", "range", "the", "split", "head", "of", "a", "block", "<eos>", "é"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """Every run ends with a garbage collection, which takes a second where it has to look at all of torch."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,18 @@ import dataclasses
 import os
 import subprocess
 import sys
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
 from transformers import PreTrainedConfig
 
-from helpers.command_line import smht, succeed
+from helpers.command_line import check_error_line, smht, succeed
 from smht import SmhtConfig, __version__
 from smht.cli.architecture import FLAGS
 from smht.cli.main import app
+from smht.cli.train import train
 from smht.ops.activation import ACTIVATIONS
 from smht.tokenization import TOKENIZERS
 from smht.training.request import DTYPES
@@ -64,6 +66,30 @@ def test_importing_smht_is_cheap() -> None:
     assert run_python(code) == f"{__version__} set()\n"
 
 
+def call_main(stdout: int) -> tuple[int, str]:
+    """The exit code and the errors of `smht --help` in a process of its own, which writes to `stdout`."""
+    code = "import sys; sys.argv = ['smht', '--help']; from smht.cli.main import main; main()"
+    process = subprocess.run([sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, text=True)
+    return process.returncode, process.stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert call_main(writer) == (0, "")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        code, errors = call_main(full.fileno())
+    assert code == 1
+    check_error_line(errors, "No space left on device")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_fits_a_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -94,7 +120,7 @@ def test_flags_offer_what_the_library_knows() -> None:
     assert set(get_args(FLAGS["hidden_act"][0])) == set(ACTIVATIONS)
     for name in ("mixing", "norm_scope"):
         assert get_args(FLAGS[name][0]) == get_args(SmhtConfig.__annotations__[name])
-    choices = {parameter.name: parameter.type_descriptor.choices for _, parameter in PARAMETERS}
+    choices = {name: get_args(get_args(hint)[0]) for name, hint in get_type_hints(train).items() if get_args(hint)}
     assert set(choices["tokenizer"]) == set(TOKENIZERS)
     assert set(choices["dtype"]) == set(DTYPES)
 

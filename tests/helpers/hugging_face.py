@@ -50,3 +50,11 @@ def left_padded(input_ids: Tensor, padding: int, pad_token_id: int = 0) -> tuple
     """The ids with `padding` places before them, and the attention mask of that."""
     pad = torch.full((input_ids.shape[0], padding), pad_token_id)
     return torch.cat([pad, input_ids], 1), torch.cat([torch.zeros_like(pad), torch.ones_like(input_ids)], 1)
+
+
+def enable_gradient_checkpointing(model: SmhtForCausalLM, **options: Any) -> None:
+    """By the method's name in the installed transformers: 5.24 deprecates the old one."""
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=options or None)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options or None)

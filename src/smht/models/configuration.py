@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -27,6 +27,9 @@ _TRANSFORMERS_EXTRAS = {
     "quantization_config",
     "torch_dtype",
 }
+
+
+_CHOICES = {"mixing": ("none", "shuffle"), "norm_scope": ("model", "head"), "hidden_act": tuple(ACTIVATIONS)}
 
 
 @strict
@@ -77,8 +80,8 @@ class SmhtConfig(PreTrainedConfig):
     intermediate_size: int | None = None
     max_position_embeddings: int = 256
     split: tuple[str, ...] | list[str] = SPLITTABLE
-    mixing: Literal["none", "shuffle"] = "none"
-    norm_scope: Literal["model", "head"] = "model"
+    mixing: str = "none"
+    norm_scope: str = "model"
     projection_bias: bool = False
     tie_word_embeddings: bool = False
     hidden_act: str = "gelu"
@@ -131,8 +134,11 @@ class SmhtConfig(PreTrainedConfig):
             for name in self.split
             if name not in SPLITTABLE
         ]
-        if self.hidden_act not in ACTIVATIONS:
-            problems.append(f"hidden_act = {self.hidden_act!r}: {did_you_mean(self.hidden_act, ACTIVATIONS)}")
+        problems += [
+            f"{name} = {getattr(self, name)!r}: {did_you_mean(getattr(self, name), choices)}"
+            for name, choices in _CHOICES.items()
+            if getattr(self, name) not in choices
+        ]
         if self.hidden_size % heads:
             problems.append(_indivisible("hidden_size", self.hidden_size, heads))
         if "feed_forward" in self.split and self.intermediate_size % heads:  # pyright: ignore[reportOptionalOperand]

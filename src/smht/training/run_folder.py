@@ -205,7 +205,8 @@ class RunFolder:
         wrong = sorted({*report["missing_keys"], *report["unexpected_keys"], *mismatched})
         if wrong:
             raise UsageError(f"{self.path / WEIGHTS} does not fit config.json beside it: see {wrong[0]}")
-        return nn.Module.to(model, device)
+        nn.Module.to(model, device)
+        return model
 
     def _check_there(self) -> None:
         if not self.path.is_dir():

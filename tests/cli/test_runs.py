@@ -1,0 +1,106 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.command_line import refuse, succeed
+
+KEYS = ["run", "status", "step", "bits_per_byte", "validation_loss", "parameters", "text"]
+
+
+def change_record(run: str | Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = Path(run) / "run.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def scale_losses(run: str, factor: float) -> None:
+    path = Path(run) / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["validation_loss"] is None:
+            continue
+        row["validation_loss"] *= factor
+        row["bits_per_byte"] *= factor
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def runs(run: Path) -> None:
+    """`runs/a`, `runs/deep/b`, twice as good, and `runs/fresh`, which has no results yet."""
+    for name in ("a", "deep/b", "fresh"):
+        shutil.copytree(run, Path("runs", name))
+    scale_losses("runs/deep/b", 0.5)
+    Path("runs/fresh/metrics.jsonl").unlink()
+    change_record("runs/fresh", lambda record: record.update(status="running", results={}))
+
+
+def test_the_best_run_comes_first(runs: None, run: Path) -> None:
+    rows = succeed("runs", "--json").json
+    assert [list(row) for row in rows] == [KEYS] * 3
+    assert [row["run"] for row in rows] == ["runs/deep/b", "runs/a", "runs/fresh"]
+    results = json.loads((run / "run.json").read_text())["results"]
+    assert rows[1]["validation_loss"] == results["validation_loss"] == 2 * rows[0]["validation_loss"]
+    assert rows[1]["bits_per_byte"] == results["bits_per_byte"]
+    assert (rows[1]["status"], rows[1]["step"], rows[1]["parameters"]) == ("finished", 4, 6032)
+    assert rows[1]["text"] == "text.txt"
+    assert (rows[2]["status"], rows[2]["step"], rows[2]["validation_loss"]) == ("running", 0, None)
+
+
+def test_table(runs: None) -> None:
+    lines = succeed("runs").out.splitlines()
+    best = succeed("runs", "--json").json[0]
+    row = next(line for line in lines if "runs/deep/b" in line)
+    for value in ("finished", " 4 ", f"{best['bits_per_byte']:.4f}", f"{best['validation_loss']:.4f}", "6,032"):
+        assert value in row
+    assert " - " in next(line for line in lines if "runs/fresh" in line)
+
+
+def damage_with(data: bytes, name: str = "run.json") -> Callable[[Path], object]:
+    return lambda run: (run / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_with(b""),
+        damage_with(b'{"status": "fin'),
+        damage_with(b"\xff\xfe\x00"),
+        damage_with(b"[]"),
+        damage_with(b"{}"),
+        damage_with(b'{"status": "finished", "asked": {}, "settings": {}, "data": {}, "model": {}, "results": {}}'),
+        damage_with(b'{"status": "finished", "asked": {}, "settings": {}, "data": [], "model": 1, "results": {}}'),
+        damage_with(b'{"step": 4, "validation_loss": "low"}\n{"step": 5, "validation_loss": 1}\n', "metrics.jsonl"),
+        lambda run: (run / "run.json").unlink() or (run / "run.json").mkdir(),
+    ],
+)
+def test_a_damaged_run_is_listed_as_such(runs: None, damage: Callable[[Path], object]) -> None:
+    damage(Path("runs/a"))
+    rows = succeed("runs", "--json").json
+    assert [(row["run"], row["status"]) for row in rows] == [
+        ("runs/deep/b", "finished"),
+        ("runs/a", "damaged"),
+        ("runs/fresh", "running"),
+    ]
+    assert "damaged" in succeed("runs").out
+
+
+def test_a_last_row_that_was_cut_short_is_left_out(runs: None) -> None:
+    with Path("runs/a/metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "valid')
+    assert {row["run"]: row["step"] for row in succeed("runs", "--json").json}["runs/a"] == 4
+
+
+def test_a_folder_without_runs() -> None:
+    Path("runs").mkdir()
+    assert succeed("runs").out == "no runs below runs\n"
+    assert succeed("runs", "--json").json == []
+
+
+@pytest.mark.parametrize("folder", [(), ("nowhere",), ("text.txt",)])
+def test_no_folder(folder: tuple[str, ...]) -> None:
+    refuse("runs", *folder, says=("there is no folder", *(folder or ("runs",))))
