@@ -2,15 +2,16 @@
 
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from helpers.command_line import FOUR_STEPS, TINY, refuse, smht
-from helpers.errors import refused
+from helpers.command_line import FOUR_STEPS, TINY, check_error_line, refuse, smht
 from smht import PRESETS, SmhtConfig
-from smht.training import files
+from smht.errors import UsageError
+from smht.training import files, preparation
 
 TRAIN = ("train", "text.txt", *TINY, "--output", "run")
 """Without a budget; a flag given again after it takes the place of the first."""
@@ -87,18 +88,33 @@ AT_LEAST_ONE = (
     *("--hidden-size", "--num-hidden-layers", "--num-attention-heads", "--intermediate-size", "--vocab-size"),
     *("--context", "--batch-size", "--steps", "--evaluate-every", "--keep-checkpoints"),
 )
-ABOVE_ZERO = ("--epochs", "--learning-rate", "--layer-norm-eps", "--initializer-range", "--validation-fraction")
-AT_LEAST_ZERO = ("--warmup", "--weight-decay", "--seed", "--dropout", "--hidden-dropout", "--attention-dropout")
+ABOVE_ZERO = ("--epochs", "--learning-rate", "--layer-norm-eps", "--initializer-range")
+AT_LEAST_ZERO = ("--weight-decay", "--hidden-dropout", "--attention-dropout")
 
 
-@pytest.mark.parametrize("flag", [*AT_LEAST_ONE, *ABOVE_ZERO, *AT_LEAST_ZERO])
-@pytest.mark.parametrize("value", ["-1", "0", "nan", "inf", "many"])
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *((flag, value) for flag in AT_LEAST_ONE for value in ("0", "-1")),
+        *((flag, value) for flag in ABOVE_ZERO for value in ("0", "-1", "nan", "inf")),
+        *((flag, value) for flag in AT_LEAST_ZERO for value in ("-1", "nan", "inf")),
+        *(("--warmup", "-1"), ("--seed", "-1"), ("--seed", str(2**32))),
+    ],
+)
 def test_numbers_out_of_range(flag: str, value: str) -> None:
-    if value == "0" and flag in AT_LEAST_ZERO:
-        pytest.skip("zero is fine")
-    name = flag[2:].replace("-", "_") if flag not in ("--dropout", "--validation-fraction") else ""
-    is_number = value in ("-1", "0") or (value != "many" and flag not in (*AT_LEAST_ONE, "--warmup", "--seed"))
-    refuse(*TRAIN, flag, value, says=name if is_number else ("invalid value", flag, "valid"))
+    refuse(*TRAIN, flag, value, says=f"{flag[2:].replace('-', '_')} = {value}")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1", "nan"])
+def test_fractions_out_of_range(value: str) -> None:
+    refuse(*TRAIN, "--validation-fraction", value, says=("the fraction held out", f"not {float(value)}"))
+    if value != "0":
+        refuse(*TRAIN, "--dropout", value, says=f"hidden_dropout = {float(value)} must be at least 0 and below 1")
+
+
+@pytest.mark.parametrize("flag", [*AT_LEAST_ONE, *ABOVE_ZERO, *AT_LEAST_ZERO, "--warmup", "--seed", "--dropout"])
+def test_numbers_that_are_none(flag: str) -> None:
+    refuse(*TRAIN, flag, "many", says=(f"invalid value for '{flag}'", "valid", "see smht train --help"))
 
 
 @pytest.mark.parametrize("value", ["0s", "-2s", "soon", "", "nan", "inf"])
@@ -153,7 +169,7 @@ def test_unknown_names(arguments: tuple[str, ...], says: tuple[str, ...]) -> Non
 
 
 def test_a_misspelt_field_in_python() -> None:
-    with refused("'hiden_size'", "did you mean hidden_size"):
+    with pytest.raises(UsageError, match="no field 'hiden_size': did you mean hidden_size"):
         SmhtConfig(hiden_size=8)
 
 
@@ -197,6 +213,12 @@ def test_an_output_folder_that_holds_a_run(copied_run: Path) -> None:
 @pytest.mark.parametrize("output", ["folder", "text.txt"])
 def test_an_output_that_is_something_else(output: str) -> None:
     refuse(*TRAIN, "--output", output, says=(f"{output} exists and is not an empty folder", "another --output"))
+
+
+def test_an_output_below_a_file() -> None:
+    result = smht(*TRAIN, "--steps", "4", "--output", "text.txt/run")
+    assert result.code == 1
+    check_error_line(result.err.splitlines(keepends=True)[-1], "could not be written: Not a directory")
 
 
 @pytest.mark.parametrize(
@@ -289,3 +311,26 @@ def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.code == 2
     assert last.startswith("smht: run needs ") and "of disk and 1 kB are free" in last and "--output" in last
     assert not Path("run").exists()
+
+
+def use_up_memory(*arguments: object) -> None:
+    torch.empty(2**60)
+
+
+def use_up_a_gpu(*arguments: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize("fail", [use_up_memory, use_up_a_gpu])
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch, fail: Callable[..., None]) -> None:
+    monkeypatch.setattr(preparation, "SmhtForCausalLM", fail)
+    refuse(*TRAIN, code=1, says=("out of memory", "to allocate", "--batch-size"))
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(preparation, "SmhtForCausalLM", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        smht(*TRAIN)

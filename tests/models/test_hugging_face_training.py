@@ -10,7 +10,7 @@ from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArgum
 
 from helpers.hugging_face import ARCHITECTURES, enable_gradient_checkpointing, random_tokens, tiny_model
 from smht import SmhtForCausalLM
-from smht.tokenization import build_tokenizer
+from smht.tokenization import BOS_ID, EOS_ID, PAD_ID, build_tokenizer
 
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 silent = pytest.mark.usefixtures("silent_transformers")
@@ -43,7 +43,8 @@ def make_trainer(model: SmhtForCausalLM, folder: Path, **changes: Any) -> Traine
 
 
 def byte_model(architecture: str = "head-norm") -> SmhtForCausalLM:
-    return tiny_model(architecture, vocab_size=259, hidden_dropout=0.1, attention_dropout=0.1)
+    special = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
+    return tiny_model(architecture, vocab_size=259, hidden_dropout=0.1, attention_dropout=0.1, **special)
 
 
 def same_parameters(ours: nn.Module, theirs: nn.Module) -> bool:

@@ -80,7 +80,7 @@ def test_steps_are_taken_as_they_are() -> None:
     assert steps(Budget(steps=7)) == 7
 
 
-@pytest.mark.parametrize(("epochs", "expected"), [(1, 12), (2, 25), (0.5, 6), (0.001, 1)])
+@pytest.mark.parametrize(("epochs", "expected"), [(1, 13), (2, 25), (0.5, 7), (0.001, 1)])
 def test_epochs_are_passes_over_the_windows(epochs: float, expected: int) -> None:
     assert steps(Budget(epochs=epochs)) == expected
 

@@ -240,3 +240,32 @@ def test_free_space_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     free = files.free_bytes(tmp_path / "not/yet")
     assert free > 0
     assert abs(free - files.free_bytes(tmp_path)) < 0.5 * free
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_fill_folder_uses_the_folder_that_is_there(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "folder"
+    if there:
+        folder.mkdir()
+        before = folder.stat().st_ino
+
+    def fill(beside: Path) -> None:
+        (beside / "file").write_text("contents")
+        (beside / "sub").mkdir()
+
+    files.fill_folder(folder, fill)
+
+    assert sorted(path.name for path in folder.iterdir()) == ["file", "sub"]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    if there:
+        assert folder.stat().st_ino == before
+
+
+def test_fill_folder_leaves_an_existing_folder_empty_when_filling_fails(tmp_path: Path) -> None:
+    def fill(beside: Path) -> None:
+        (beside / "file").write_text("contents")
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        files.fill_folder(tmp_path, fill)
+    assert list(tmp_path.iterdir()) == []

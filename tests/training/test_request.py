@@ -44,6 +44,11 @@ def test_what_must_be_above_zero(name: str, value: float) -> None:
         TrainRequest(**{name: value})
 
 
+def test_a_window_of_one_token_is_refused() -> None:
+    with refused("context = 1", "at least 2"):
+        TrainRequest(context=1)
+
+
 @pytest.mark.parametrize("name", ["warmup", "weight_decay", "seed"])
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf])
 def test_what_may_be_zero(name: str, value: float) -> None:

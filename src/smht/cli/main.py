@@ -75,6 +75,10 @@ def run(arguments: list[str]) -> int:
         return 0  # the reader of our output has had enough, as `head` does
     except OSError as error:
         return fail(f"the system refused: {error}", FAILED)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        return fail(f"out of memory: {error}; take a smaller --batch-size, --context or model", FAILED)
     return 0
 
 
@@ -88,6 +92,12 @@ def _explain_usage(error: typer.TyperException) -> str:
         context: typer.Context | None = getattr(error, "ctx", None)
         message = f"{message.rstrip('.')}; see {context.command_path if context else 'smht'} --help"
     return message[:1].lower() + message[1:]
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether PyTorch, which has an error of its own for this on a GPU only, ran out of memory."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text
 
 
 def _forget_unwritten_output() -> None:

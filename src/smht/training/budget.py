@@ -85,6 +85,6 @@ class Budget:
         if self.steps is not None:
             return self.steps
         if self.epochs is not None:
-            return max(1, round(self.epochs * windows_per_epoch / batch_size))
+            return max(1, math.ceil(self.epochs * windows_per_epoch / batch_size))
         seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
         return max(1, int((seconds - evaluations * evaluation_seconds) / step_seconds))

@@ -58,8 +58,22 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def fill_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Make `folder`, or use the empty one that is there, and put into it what `fill` writes.
+
+    A folder that was not there appears whole or not at all. One that was there stays the same folder, since it may
+    be a mount point, a link or where somebody stands; only a crash while names are moved could leave a part.
+    """
+    if not folder.exists():
+        replace_folder(folder, fill)
+        return
+    beside = folder / ".partial"
+    replace_folder(beside, fill)
+    move_files(beside, folder)
+
+
 def move_files(source: Path, target: Path) -> None:
-    """Move every file of `source` into `target`, each replacing the file of its name at once; remove `source`."""
+    """Move all that is in `source` into `target`, each replacing what has its name at once; remove `source`."""
     for path in sorted(source.iterdir()):
         sync_file(path)
         path.replace(target / path.name)

@@ -68,6 +68,9 @@ class TrainRequest:
             raise UsageError("texts and --dataset exclude each other: give one of them")
         if STANDARD_INPUT in self.validation_texts:
             raise UsageError("the text for --validation cannot come from standard input: name a file")
+        # A window of one token may hold nothing to predict.
+        if self.context == 1:
+            raise UsageError("context = 1 must be at least 2")
         for name in ("vocab_size", "context", "batch_size", "learning_rate", "evaluate_every", "keep_checkpoints"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
