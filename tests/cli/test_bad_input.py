@@ -170,7 +170,7 @@ def test_unknown_names(arguments: tuple[str, ...], says: tuple[str, ...]) -> Non
 
 def test_a_misspelt_field_in_python() -> None:
     with pytest.raises(UsageError, match="no field 'hiden_size': did you mean hidden_size"):
-        SmhtConfig(hiden_size=8)
+        SmhtConfig(**{"hiden_size": 8})
 
 
 def test_texts_and_a_dataset() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from helpers.command_line import refuse, succeed
 
@@ -58,6 +59,24 @@ def test_table(runs: None) -> None:
     for value in ("finished", " 4 ", f"{best['bits_per_byte']:.4f}", f"{best['validation_loss']:.4f}", "6,032"):
         assert value in row
     assert " - " in next(line for line in lines if "runs/fresh" in line)
+
+
+def test_on_a_narrow_terminal_names_stay_whole(runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "runs/a-name-that-says-all-about-the-run"
+    Path("runs/a").rename(name)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich take the output for a terminal
+    lines = [Text.from_ansi(line) for line in succeed("runs").out.splitlines()]
+    assert max(line.cell_len for line in lines) <= 80
+    assert name in "".join(line.plain.split(" ")[0] for line in lines)
+
+
+def test_brackets_in_names_are_no_markup(runs: None) -> None:
+    Path("runs/a").rename("runs/a[bold]")
+    assert "runs/a[bold] " in succeed("runs").out
+    Path("[").mkdir()
+    Path("[/red]").mkdir()
+    assert succeed("runs", "[/red]").out == "no runs below [/red]\n"
 
 
 def damage_with(data: bytes, name: str = "run.json") -> Callable[[Path], object]:

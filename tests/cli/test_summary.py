@@ -35,6 +35,11 @@ def test_a_run(run: Path) -> None:
     assert "6,032" in succeed("summary", run).out
 
 
+def test_brackets_in_a_name_are_no_markup(copied_run: Path) -> None:
+    copied_run.rename("a[bold]")
+    assert succeed("summary", "a[bold]").out.startswith("a[bold]")
+
+
 def test_flags_change_the_default_preset() -> None:
     values = succeed("summary", "--hidden-size", "64", "--json").json
     assert values["model"] == "smht-small, changed"

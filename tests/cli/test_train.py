@@ -134,13 +134,13 @@ def test_bytes_take_any_file_and_replace_makes_text_of_it(train: Train) -> None:
     assert record_of("replaced")["settings"]["errors"] == "replace"
 
 
-def test_epochs(train: Train) -> None:
+def test_epochs() -> None:
     result = succeed("train", "text.txt", *TINY, "--epochs", "0.5", "--output", "run", "--json").json
     windows = (record_of("run")["data"]["training"]["tokens"] - 1) // 16
-    assert result["steps"] == round(0.5 * windows / 2)
+    assert abs(2 * result["steps"] - 0.5 * windows) < 2  # to the nearest whole step of two windows
 
 
-def test_time(train: Train) -> None:
+def test_time() -> None:
     succeed("train", "text.txt", *TINY, "--time", "0.2s", "--output", "run")
     # Ten evaluations of 10 ms leave 100 ms for steps of 10 ms.
     assert record_of("run")["settings"]["steps"] in (9, 10)
@@ -177,6 +177,21 @@ def test_a_finished_run_is_extended(copied_run: Path) -> None:
 def test_flags_that_a_run_already_has_may_be_repeated(copied_run: Path) -> None:
     again = ("text.txt", *TINY[:-2], "--evaluate-every", "2", "--output", copied_run)
     assert succeed("train", "--resume", copied_run, *again, "--steps", "5", "--json").json["steps"] == 5
+
+
+@pytest.mark.xfail(strict=True, reason="resume compares --device with the device that auto came to")
+def test_a_run_on_auto_resumes_on_auto(train: Train) -> None:
+    train("--device", "auto", "--output", "run")
+    assert succeed("train", "--resume", "run", "--device", "auto", "--steps", "5", "--json").json["steps"] == 5
+
+
+@pytest.mark.xfail(strict=True, reason="what is announced is printed with rich's markup on")
+def test_brackets_in_names_are_no_markup(train: Train, text: bytes) -> None:
+    Path("a[").mkdir()
+    Path("a[/b].txt").write_bytes(text)
+    for name in ("te[xy]t.txt", "a[/b].txt"):
+        assert name in train("--output", f"run of {name[0]}[bold]", texts=(name,)).err
+    assert Path("run of t[bold]").is_dir()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

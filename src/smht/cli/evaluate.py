@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from smht.cli.output import print_json, quieten_libraries, result_console
+from smht.cli.output import new_table, print_json, quieten_libraries, result_console
 
 
 def register(app: typer.Typer) -> None:
@@ -55,9 +55,7 @@ def evaluate(
     if json:
         print_json(values)
         return
-    from rich.table import Table
-
-    table = Table(show_header=False)
+    table = new_table()
     table.add_row("loss", f"{result.loss:.4f} nats per token")
     table.add_row("perplexity", f"{result.perplexity:.3f}")
     table.add_row("bits per byte", f"{result.bits_per_byte:.4f}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _WIDTH_OF_FILES = 120
 # What moves the cursor, rings, or changes colours; tabs and line ends stay.
@@ -42,6 +43,16 @@ def result_console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
+
+
+def new_table(*headers: str) -> "Table":
+    """A table without a frame; without headers, one of names and values."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(
+        *headers, show_header=bool(headers), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
 
 
 def quieten_libraries() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from smht.cli.output import print_json, quieten_libraries, result_console
+from smht.cli.output import new_table, print_json, quieten_libraries, result_console
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +26,7 @@ def presets(json: Annotated[bool, typer.Option("--json", help="Print them as JSO
         ]
         print_json(rows)
         return
-    from rich.table import Table
-
-    table = Table("preset", "parameters", "what for")
+    table = new_table("preset", "parameters", "what for")
     table.columns[1].justify = "right"
     for name, preset in PRESETS.items():
         table.add_row(name, f"{parameters[name]:,}", preset.description)

@@ -1,11 +1,14 @@
 """`smht runs`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smht.cli.output import print_json, result_console
+from smht.cli.output import new_table, print_json, result_console
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -27,14 +30,26 @@ def runs(
     if json:
         print_json(rows)
         return
-    from rich.table import Table
+    console = result_console()
+    console.print(_table(rows, console.width) if rows else f"no runs below {folder}", markup=False, highlight=False)
 
-    table = Table("run", "status", "step", "bits/byte", "nats/token", "parameters", "text")
+
+def _table(rows: list[dict[str, Any]], width: int) -> "Table":
+    """A row a run; on a narrow terminal without the text's description, so that a run stays on one line."""
+    from rich.text import Text
+
+    headers = ["run", "status", "step", "bits/byte", "nats/token", "parameters", "text"]
+    headers = headers if width >= _WIDE else headers[:-1]
+    table = new_table(*headers)
+    table.columns[0].overflow = "fold"  # a name that is cut off cannot be typed again
+    for column in table.columns[1:6]:
+        column.no_wrap = True
     for column in table.columns[2:6]:
         column.justify = "right"
     for row in rows:
-        table.add_row(*(_cell(row[name]) for name in row))
-    result_console().print(table if rows else f"no runs below {folder}", highlight=False)
+        name, *cells = (_cell(row[key]) for key in _NAMES[: len(headers)])
+        table.add_row(Text(name), *(Text(cell, overflow="ellipsis", no_wrap=True) for cell in cells))
+    return table
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -60,6 +75,7 @@ def _describe(record: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str
     }
 
 
+_WIDE = 100
 _NAMES = ("run", "status", "step", "bits_per_byte", "validation_loss", "parameters", "text")
 
 

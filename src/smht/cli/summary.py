@@ -36,6 +36,8 @@ def summary(
 ) -> None:
     """Count parameters, multiply-adds and cache, split beside dense."""
     quieten_libraries()
+    from rich.markup import escape
+
     from smht.inspection import compare
     from smht.inspection.tables import render_table
 
@@ -47,7 +49,7 @@ def summary(
         print_json({"model": title, "config": config.to_diff_dict(), **comparison.to_dict()})
         return
     console = result_console()
-    console.print(render_table(comparison, title=title, width=console.width))
+    console.print(render_table(comparison, title=escape(title), width=console.width))
 
 
 def _configuration(run: Path | None, preset: str | None, flags: dict[str, Any]) -> tuple[Any, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from smht.cli.architecture import with_architecture
-from smht.cli.output import harmless, print_json, progress_console, quieten_libraries, result_console
+from smht.cli.output import harmless, new_table, print_json, progress_console, quieten_libraries, result_console
 from smht.cli.sections import SectionedCommand
 
 _SAMPLE_TOKENS = 160
@@ -156,7 +156,9 @@ def _report(outcome: Any, json: bool) -> None:
         console = result_console()
         console.print("\n[bold]sample[/]")
         console.print(harmless(_sample(run)), markup=False, highlight=False, soft_wrap=True)
+        console.print("\n[bold]results[/]")
         console.print(_table(record))
+        console.print()
         console.print(_next_command(outcome), markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         progress_console().print(
@@ -184,12 +186,10 @@ def _next_command(outcome: Any) -> str:
 
 
 def _table(record: dict[str, Any]) -> Any:
-    from rich.table import Table
-
     from smht.training.budget import format_duration
 
     results = record["results"]
-    table = Table(show_header=False)
+    table = new_table()
     rows = {
         "validation loss": f"{results['validation_loss']:.4f} nats per token",
         "bits per byte": f"{results['bits_per_byte']:.4f}",

@@ -151,7 +151,10 @@ def _check_projection(op: str, name: str, width: int, weight: Tensor) -> None:
 def _broadcastable_mask(mask: Tensor, scores_shape: tuple[int, int, int, int]) -> Tensor:
     """The mask with four axes, each of length 1 or that of the scores `[B, H, T, T]`."""
     padded = mask[(None,) * (4 - mask.dim())]
-    if padded.dim() != 4 or any(size not in (1, full) for size, full in zip(padded.shape, scores_shape, strict=True)):
+    # Not `size in (1, full)`: while compiling, that compares a number and a symbolic size by identity.
+    if padded.dim() != 4 or any(
+        size != 1 and size != full for size, full in zip(padded.shape, scores_shape, strict=True)
+    ):
         raise UsageError(
             f"split_attention: mask must broadcast to [B, H, T, T] = {list(scores_shape)}, got {list(mask.shape)}"
         )
