@@ -1,4 +1,4 @@
-"""Settings of all tests. Lying here, it also makes `helpers` importable from every test."""
+"""Settings of all tests."""
 
 import pytest
 from hypothesis import settings

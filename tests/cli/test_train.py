@@ -179,13 +179,11 @@ def test_flags_that_a_run_already_has_may_be_repeated(copied_run: Path) -> None:
     assert succeed("train", "--resume", copied_run, *again, "--steps", "5", "--json").json["steps"] == 5
 
 
-@pytest.mark.xfail(strict=True, reason="resume compares --device with the device that auto came to")
 def test_a_run_on_auto_resumes_on_auto(train: Train) -> None:
     train("--device", "auto", "--output", "run")
     assert succeed("train", "--resume", "run", "--device", "auto", "--steps", "5", "--json").json["steps"] == 5
 
 
-@pytest.mark.xfail(strict=True, reason="what is announced is printed with rich's markup on")
 def test_brackets_in_names_are_no_markup(train: Train, text: bytes) -> None:
     Path("a[").mkdir()
     Path("a[/b].txt").write_bytes(text)

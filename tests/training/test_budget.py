@@ -121,3 +121,9 @@ def test_two_budgets_are_refused_by_the_names_of_their_options() -> None:
         Budget(steps=5, seconds=5)
     with refused("--steps and --epochs and --time"):
         Budget(steps=5, epochs=1, seconds=5)
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=10**21), Budget(epochs=1e18), Budget(seconds=1e15)])
+def test_a_budget_beyond_all_measure_is_refused(budget: Budget) -> None:
+    with refused("is more than the 1,000,000,000,000 that a run can have"):
+        steps(budget)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from smht.errors import UsageError
 
 DEFAULT_SECONDS = 180.0
+MOST_STEPS = 10**12
 _NUMBER = r"(\d+(?:\.\d+)?)"
 # A bare number is seconds only where it stands alone: 1h30 could be 30 minutes.
 _DURATION = re.compile(rf"{_NUMBER}|(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
@@ -81,10 +82,17 @@ class Budget:
             step_seconds: measured time of one step.
             evaluation_seconds: expected time of one evaluation and what is saved with it.
             evaluations: how many evaluations there will be.
+
+        Raises:
+            UsageError: more steps than anybody will live to see.
         """
         if self.steps is not None:
-            return self.steps
-        if self.epochs is not None:
-            return max(1, math.ceil(self.epochs * windows_per_epoch / batch_size))
-        seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
-        return max(1, int((seconds - evaluations * evaluation_seconds) / step_seconds))
+            steps = self.steps
+        elif self.epochs is not None:
+            steps = math.ceil(self.epochs * windows_per_epoch / batch_size)
+        else:
+            seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
+            steps = int((seconds - evaluations * evaluation_seconds) / step_seconds)
+        if steps > MOST_STEPS:
+            raise UsageError(f"a budget of {steps:,} steps is more than the {MOST_STEPS:,} that a run can have")
+        return max(1, steps)

@@ -68,6 +68,9 @@ class RunFolder:
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"{self.path} exists and is not an empty folder: name another --output")
+        for parent in self.path.absolute().parents:
+            if parent.exists() and not parent.is_dir():
+                raise UsageError(f"{parent} is a file, so there can be no {self.path}: name another --output")
 
     def read_record(self) -> dict[str, Any]:
         """What `run.json` says.

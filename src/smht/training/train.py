@@ -14,7 +14,8 @@ from transformers.trainer_callback import TrainerCallback
 from smht.errors import SmhtError, UsageError
 from smht.tasks.language_modelling import evaluate
 from smht.training import files
-from smht.training.budget import Budget, format_duration
+from smht.training.announcement import announce, check_disk, describe_architecture
+from smht.training.budget import Budget
 from smht.training.calibration import Calibration, calibrate
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule, find_best
 from smht.training.checkpoint import find_checkpoint, remove_newer, step_of
@@ -70,8 +71,8 @@ def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
     costs = _calibrate(prepared)
     settings = _settle(prepared, request.budget, costs)
     prepared = replace(prepared, settings=settings)
-    _announce(prepared, costs, run, console, first_step=0)
-    _check_disk(prepared, run)
+    announce(prepared, costs, run, console, first_step=0)
+    check_disk(prepared, run)
     record = _new_record(request, prepared)
     with writing("the run folder"):
         files.replace_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record))
@@ -97,7 +98,7 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
     _refuse_changes(record, given, path)
     found = find_checkpoint(run.checkpoints)
     for line in found.damaged:
-        console.print(f"[yellow]warning:[/] checkpoint {line}; it is not used", soft_wrap=True, highlight=False)
+        console.print(f"warning: checkpoint {line}; it is not used", soft_wrap=True, markup=False, highlight=False)
     first_step = step_of(found.newest_good) if found.newest_good else 0
     if found.newest_good is None and record["asked"]["from_run"] is not None:
         raise UsageError(f"{path} has no whole checkpoint, and its first weights came from another run: begin anew")
@@ -111,8 +112,8 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
     if budget.is_given:
         steps = _extended_steps(prepared, budget, costs, first_step)
         prepared = replace(prepared, settings=replace(prepared.settings, steps=steps))
-    _announce(prepared, costs, run, console, first_step)
-    _check_disk(prepared, run)
+    announce(prepared, costs, run, console, first_step)
+    check_disk(prepared, run)
     record = {**record, "status": "running", "settings": prepared.settings.to_dict()}
     with writing("the run folder"):
         remove_newer(run.checkpoints, first_step)
@@ -159,11 +160,9 @@ def _train(
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except DivergedError as error:
             raise _explain_divergence(error, trainer, run, record) from error
-        except SmhtError:
-            run.write_record({**record, "status": "failed"})
-            raise
-        except KeyboardInterrupt:
-            run.write_record({**record, "status": "interrupted"})
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            run.write_record({**record, "status": "interrupted" if stopped else "failed"})
             raise
     status = "finished" if trainer.state.global_step >= settings.steps else "interrupted"
     return _finish(run, record, status)
@@ -220,71 +219,6 @@ def _extended_steps(prepared: Prepared, budget: Budget, costs: Calibration, firs
     if steps <= first_step:
         raise UsageError(f"the run has taken {first_step} steps already; a budget of {steps} leaves nothing to do")
     return steps
-
-
-def _announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Console, first_step: int) -> None:
-    """Say what is about to happen and what it will take."""
-    settings, texts, config = prepared.settings, prepared.texts, prepared.model.config
-    steps = settings.steps - first_step
-    tokens = settings.steps * settings.batch_size * settings.context
-    passes = settings.steps * settings.batch_size / prepared.windows_per_epoch
-    evaluations = -(-steps // (settings.evaluate_every or steps))
-    seconds = steps * costs.step_seconds + evaluations * costs.evaluation_seconds
-    lines = {
-        "text": f"{texts.whole.description}: {texts.training.num_bytes:,} bytes to learn from "
-        f"({len(prepared.training):,} tokens), {texts.validation.num_bytes:,} held out; "
-        f"sha256 {texts.whole.sha256[:12]}",
-        "model": f"{prepared.model.num_parameters():,} parameters: {describe_architecture(config)}",
-        "budget": f"{settings.steps:,} steps of {settings.batch_size} × {settings.context} tokens: "
-        f"{tokens:,} tokens, {passes:.2g} passes over the text"
-        + (f"; going on after step {first_step:,}" if first_step else ""),
-        "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth",
-        "expect": f"{format_duration(seconds)}, {_size(costs.memory_bytes)} of memory, "
-        f"{_size(_disk_bytes(prepared))} of disk; on {settings.device} in {settings.dtype}",
-        "run": str(run.path),
-    }
-    for name, line in lines.items():
-        console.print(f"[bold]{name:<7}[/] {line}", soft_wrap=True, highlight=False)
-
-
-def describe_architecture(config: Any) -> str:
-    """One line about a model."""
-    split = ", ".join(config.split) if config.split else "nothing (dense)"
-    extras = [f"{config.mixing} mixing"] if config.mixing != "none" else []
-    extras += ["a norm a head"] if config.norm_scope == "head" else []
-    extras += ["tied embeddings"] if config.tie_word_embeddings else []
-    return ", ".join(
-        [
-            f"{config.num_hidden_layers} blocks of width {config.hidden_size}",
-            f"{config.num_attention_heads} heads",
-            f"split: {split}",
-            *extras,
-        ]
-    )
-
-
-def _disk_bytes(prepared: Prepared) -> int:
-    """What a run's folder grows to: weights at the root, and weights with two moments in each checkpoint."""
-    weights = 4 * prepared.model.num_parameters()
-    checkpoints = prepared.settings.keep_checkpoints + 1  # one more while the newest is written
-    return 2 * weights + checkpoints * (3 * weights + 200_000)
-
-
-def _check_disk(prepared: Prepared, run: RunFolder) -> None:
-    free, needed = files.free_bytes(run.path), _disk_bytes(prepared)
-    if free < needed:
-        raise UsageError(
-            f"{run.path} needs {_size(needed)} of disk and {_size(free)} are free: free some space, "
-            "name another --output, or --keep-checkpoints fewer"
-        )
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
@@ -344,23 +278,27 @@ def _tensorboard(run: RunFolder) -> list[TrainerCallback]:
 def _explain_divergence(
     error: DivergedError, trainer: SmhtTrainer, run: RunFolder, record: dict[str, Any]
 ) -> SmhtError:
-    """Save the weights as they were before the bad step; say how to go on."""
-    trainer.save_checkpoint()
+    """Save the weights as they were before the bad step, if they are; say how to go on."""
+    saved = f"the checkpoints in {run.checkpoints} are from before it"
+    if error.weights_are_good:
+        try:
+            trainer.save_checkpoint()
+            saved = f"the weights before it are saved in {run.checkpoints}"
+        except SmhtError as disk:
+            saved = str(disk)
     run.write_record({**record, "status": "failed"})
     rate = record["settings"]["learning_rate"]
-    return SmhtError(
-        f"{error}; the weights before it are saved in {run.checkpoints}; "
-        f"begin a new run with a --learning-rate below {rate:g}"
-    )
+    return SmhtError(f"{error}; {saved}; begin a new run with a --learning-rate below {rate:g}")
 
 
 def _refuse_changes(record: dict[str, Any], given: dict[str, Any], path: Path) -> None:
     """A resumed run is the same run: whoever wants other hyperparameters wants a new one."""
-    known = {**record["asked"], **record["settings"], **record["asked"]["architecture"]}
+    places = (record["asked"], record["settings"], record["asked"]["architecture"])
     for name, value in given.items():
-        if name in known and _plain(known[name]) == _plain(value):
+        known = [place[name] for place in places if place.get(name) is not None]
+        if any(_plain(there) == _plain(value) for there in known):
             continue
-        there = f"has {name} = {known[name]}" if name in known else f"was begun without {name}"
+        there = f"has {name} = {known[0]}" if known else f"was begun without {name}"
         raise UsageError(
             f"{path} {there}, and --resume goes on with the same run: leave {name} = {value} out, "
             f"or begin a new run with --from {path}"

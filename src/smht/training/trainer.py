@@ -21,10 +21,14 @@ TRAINER_STATE = "trainer_state.json"
 
 
 class DivergedError(SmhtError):
-    """The loss or a gradient is no number any more; raised before the step that would spoil the weights."""
+    """The loss or a gradient is no number any more.
 
-    def __init__(self, what: str, step: int) -> None:
-        self.step = step
+    Attributes:
+        weights_are_good: whether this was seen before the step that would have spoilt the weights.
+    """
+
+    def __init__(self, what: str, step: int, weights_are_good: bool = True) -> None:
+        self.weights_are_good = weights_are_good
         super().__init__(f"{what} at step {step}")
 
 
@@ -146,6 +150,9 @@ class SmhtTrainer(Trainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The validation loss over the whole held-out text, and its bits per byte."""
         result = self._validate(self._network)
+        if not math.isfinite(result.loss):
+            what = f"the validation loss became {result.loss}"
+            raise DivergedError(what, self.state.global_step, weights_are_good=False)
         metrics = {"eval_loss": result.loss, "eval_bits_per_byte": result.bits_per_byte}
         self.log(metrics.copy())
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -1,0 +1,92 @@
+"""What a run is about to do and what it will take, told before it begins."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from smht.errors import UsageError
+from smht.training import files
+from smht.training.budget import format_duration
+from smht.training.calibration import Calibration
+from smht.training.preparation import Prepared
+from smht.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from smht.models import SmhtConfig
+
+
+def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Console, first_step: int) -> None:
+    """Print text, model, budget, learning rate, and the time, memory and disk to expect."""
+    settings, texts = prepared.settings, prepared.texts
+    tokens = settings.steps * settings.batch_size * settings.context
+    passes = settings.steps * settings.batch_size / prepared.windows_per_epoch
+    going_on = f"; going on after step {first_step:,}" if first_step else ""
+    lines = {
+        "text": f"{texts.whole.description}: {texts.training.num_bytes:,} bytes to learn from "
+        f"({len(prepared.training):,} tokens), {texts.validation.num_bytes:,} held out; "
+        f"sha256 {texts.whole.sha256[:12]}",
+        "model": f"{prepared.model.num_parameters():,} parameters: {describe_architecture(prepared.model.config)}",
+        "budget": f"{settings.steps:,} steps of {settings.batch_size} × {settings.context} tokens: "
+        f"{tokens:,} tokens, {passes:,.2f} passes over the text{going_on}",
+        "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth",
+        "expect": f"about {format_duration(_expected_seconds(prepared, costs, first_step))}, "
+        f"{format_size(costs.memory_bytes)} of memory, {format_size(disk_bytes(prepared))} of disk; "
+        f"on {settings.device} in {settings.dtype}",
+        "run": str(run.path),
+    }
+    for name, line in lines.items():
+        console.print(Text.assemble((f"{name:<7}", "bold"), " ", line), soft_wrap=True)
+
+
+def describe_architecture(config: "SmhtConfig") -> str:
+    """One line about a model."""
+    split = ", ".join(config.split) if config.split else "nothing (dense)"
+    blocks, heads = config.num_hidden_layers, config.num_attention_heads
+    parts = [
+        f"{blocks} {'block' if blocks == 1 else 'blocks'} of width {config.hidden_size}",
+        f"{heads} {'head' if heads == 1 else 'heads'}",
+        f"split: {split}",
+    ]
+    parts += [f"{config.mixing} mixing"] if config.mixing != "none" else []
+    parts += ["a norm a head"] if config.norm_scope == "head" else []
+    parts += ["tied embeddings"] if config.tie_word_embeddings else []
+    return ", ".join(parts)
+
+
+def check_disk(prepared: Prepared, run: RunFolder) -> None:
+    """Refuse a run that the disk cannot hold.
+
+    Raises:
+        UsageError: less is free than the run's folder will grow to.
+    """
+    free, needed = files.free_bytes(run.path), disk_bytes(prepared)
+    if free < needed:
+        raise UsageError(
+            f"{run.path} needs {format_size(needed)} of disk and {format_size(free)} are free: free some space, "
+            "name another --output, or --keep-checkpoints fewer"
+        )
+
+
+def disk_bytes(prepared: Prepared) -> int:
+    """What a run's folder grows to: weights at the root, and weights with two moments in each checkpoint."""
+    weights = 4 * prepared.model.num_parameters()
+    checkpoints = prepared.settings.keep_checkpoints + 1  # one more while the newest is written
+    return 2 * weights + checkpoints * (3 * weights + 200_000)
+
+
+def format_size(count: float) -> str:
+    """Bytes for a person: `512 bytes`, `1.38 MB`."""
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+    return f"{count / 1000:.3g} TB"
+
+
+def _expected_seconds(prepared: Prepared, costs: Calibration, first_step: int) -> float:
+    steps = prepared.settings.steps - first_step
+    evaluations = -(-steps // (prepared.settings.evaluate_every or steps))
+    return max(1.0, steps * costs.step_seconds + evaluations * costs.evaluation_seconds)
