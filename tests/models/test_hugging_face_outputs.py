@@ -31,8 +31,8 @@ def test_attention_weights_are_causal_distributions_over_real_tokens(architectur
 
 
 @torch.no_grad()
-def test_attention_weights_mix_the_values(architecture: str = "split") -> None:
-    model = tiny_model(architecture, attn_implementation="eager").double()
+def test_attention_weights_mix_the_values() -> None:
+    model = tiny_model("split", attn_implementation="eager").double()
     layer, seen = model.model.layers[1].self_attn, {}
     layer.v_proj.register_forward_hook(lambda _, __, output: seen.update(values=output))
     layer.o_proj.register_forward_pre_hook(lambda _, inputs: seen.update(mixed=inputs[0]))
