@@ -48,9 +48,12 @@ def test_projections_are_normal_by_the_inputs_that_an_output_sums(split: tuple[s
             (mlp.down_proj, HIDDEN_WIDTH, "feed_forward"),
         ):
             fan_in = inputs // HEADS if part in split else inputs
-            assert is_normal(projection.weight, fan_in**-0.5)
-    for table in (model.model.embed_tokens, model.model.embed_positions, model.lm_head):
+            # Two blocks of two sub-layers add up in the residual stream.
+            shrink = 4**-0.5 if projection in (attention.o_proj, mlp.down_proj) else 1
+            assert is_normal(projection.weight, shrink * (3 * fan_in) ** -0.5)
+    for table in (model.model.embed_tokens, model.model.embed_positions):
         assert is_normal(table.weight, WIDTH**-0.5)
+    assert is_normal(model.lm_head.weight, (3 * WIDTH) ** -0.5)
 
 
 def test_a_named_deviation_holds_everywhere() -> None:

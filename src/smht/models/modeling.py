@@ -64,11 +64,17 @@ class SmhtPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Normal weights; by fan-in unless the configuration names a standard deviation."""
+        """Normal weights; by fan-in unless the configuration names a standard deviation.
+
+        Projections have the deviation of a fresh `nn.Linear`, 1/√(3·fan_in), with the fan-in of a block where they are
+        split. Those that write into the residual stream have 1/√(2N) of it, as in GPT-2, so that the sum of all
+        sub-layers begins no larger for many blocks than for few.
+        """
         fixed = self.config.initializer_range
         if isinstance(module, SplitLinear | nn.Linear):
             fan_in = module.fan_in if isinstance(module, SplitLinear) else module.in_features
-            init.normal_(module.weight, std=fixed or fan_in**-0.5)
+            shrink = (2 * self.config.num_hidden_layers) ** -0.5 if module in self._residual_writers() else 1.0
+            init.normal_(module.weight, std=fixed or shrink * (3 * fan_in) ** -0.5)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
@@ -79,6 +85,11 @@ class SmhtPreTrainedModel(PreTrainedModel):
             init.copy_(module.inverse, inverse)
         else:
             super()._init_weights(module)
+
+    def _residual_writers(self) -> set[nn.Module]:
+        """The projections whose output is added to the residual stream."""
+        blocks = [module for module in self.modules() if isinstance(module, SmhtBlock)]
+        return {writer for block in blocks for writer in (block.self_attn.o_proj, block.mlp.down_proj)}
 
 
 class SmhtModel(SmhtPreTrainedModel):
