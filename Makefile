@@ -25,9 +25,9 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST)
 
-# The Hugging Face side once more, on the oldest transformers supported.
+# What touches transformers once more, on the oldest version supported.
 test-oldest: $(OLDEST)/.dev
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python $(PYTEST) tests/models
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python $(PYTEST) tests/models tests/training -m 'not slow'
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

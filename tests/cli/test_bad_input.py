@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.command_line import FOUR_STEPS, TINY, check_error_line, refuse, smht
+from helpers.command_line import FOUR_STEPS, TINY, refuse, smht
 from smht import PRESETS, SmhtConfig
 from smht.errors import UsageError
 from smht.training import files, preparation
@@ -216,9 +216,16 @@ def test_an_output_that_is_something_else(output: str) -> None:
 
 
 def test_an_output_below_a_file() -> None:
-    result = smht(*TRAIN, "--steps", "4", "--output", "text.txt/run")
-    assert result.code == 1
-    check_error_line(result.err.splitlines(keepends=True)[-1], "could not be written: Not a directory")
+    refuse(*TRAIN, "--steps", "4", "--output", "text.txt/run", says="is a file, so there can be no text.txt/run")
+
+
+def test_more_warmup_than_steps() -> None:
+    arguments = ("--steps", "4", "--warmup", "4", "--output", "run")
+    refuse(*TRAIN, *arguments, says="warmup = 4 leaves nothing of the run's 4 steps")
+
+
+def test_a_dataset_option_that_does_not_exist() -> None:
+    refuse("train", "--dataset", "some/data?splt=train", says=("no option 'splt'", "did you mean split?"))
 
 
 @pytest.mark.parametrize(
@@ -255,11 +262,11 @@ def test_from_what_is_no_run(folder: str, says: str) -> None:
         (("--seed", "1"), "has seed = 0"),
         (("--context", "8"), "has context = 16"),
         (("--hidden-size", "32"), "has hidden_size = 16"),
-        (("--dropout", "0.1"), "begun without hidden_dropout"),
-        (("--split", "none"), "begun without split"),
+        (("--dropout", "0.1"), "has hidden_dropout = 0.0"),
+        (("--split", "none"), "has split = ('qkv', 'output', 'feed_forward')"),
         (("--tokenizer", "bpe"), "has tokenizer = byte"),
-        (("--preset", "smht-mini"), "has preset = None"),
-        (("--from", "other"), "has from_run = None"),
+        (("--preset", "smht-mini"), "has preset = smht-small"),
+        (("--from", "other"), "begun without from_run"),
         (("other.txt",), "has texts = ['text.txt']"),
         (("--output", "elsewhere"), "leave --output out"),
     ],

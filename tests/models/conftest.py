@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from transformers.utils import logging as transformers_logging
 
 
 class _Recorder(logging.Handler):
@@ -21,7 +22,10 @@ def transformers_messages() -> Iterator[list[str]]:
     recorder = _Recorder()
     logger = logging.getLogger("transformers")
     logger.addHandler(recorder)
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_warning()  # the command line's tests turn it down in the same process
     yield recorder.messages
+    transformers_logging.set_verbosity(before)
     logger.removeHandler(recorder)
 
 

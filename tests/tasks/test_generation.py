@@ -156,7 +156,8 @@ def test_the_smallest_contexts_work(tokenizer: PreTrainedTokenizerFast, pushed: 
     for prompt in (b"", b"abc"):
         pushed.clear()
         "".join(stream_text(small, tokenizer, encode_prompt(tokenizer, prompt), Sampling(1.0, max_new_tokens=15)))
-        assert len(pushed) == 15
+        # Whether the model ends the text early is chance; that it never outgrows its context is not.
+        assert len(pushed) <= 15
 
 
 @pytest.mark.parametrize("count", [1, 2, CONTEXT, CONTEXT + 1, 3 * CONTEXT])

@@ -15,7 +15,7 @@ def steps(budget: Budget, **changes: Any) -> int:
         "batch_size": 8,
         "step_seconds": 0.5,
         "evaluation_seconds": 2.0,
-        "evaluations": 10,
+        "evaluate_every": None,
     }
     return budget.to_steps(**{**costs, **changes})
 
@@ -87,7 +87,7 @@ def test_epochs_are_passes_over_the_windows(epochs: float, expected: int) -> Non
 
 def test_a_time_leaves_room_for_evaluations() -> None:
     assert steps(Budget(seconds=60)) == (60 - 10 * 2) / 0.5
-    assert steps(Budget(seconds=60), evaluations=0) == 120
+    assert steps(Budget(seconds=60), evaluate_every=4) == 60 / (0.5 + 2 / 4)
     assert steps(Budget(seconds=60), step_seconds=0.25) == 160
 
 
@@ -103,7 +103,7 @@ def test_nothing_asked_for_is_the_default_time() -> None:
 
 @given(st.floats(1, 1e6), st.floats(1e-4, 100), st.floats(0, 100))
 def test_a_time_is_kept_where_it_allows_a_step(seconds: float, step_seconds: float, evaluation_seconds: float) -> None:
-    costs = {"step_seconds": step_seconds, "evaluation_seconds": evaluation_seconds, "evaluations": 10}
+    costs = {"step_seconds": step_seconds, "evaluation_seconds": evaluation_seconds}
     taken = steps(Budget(seconds=seconds), **costs)
     left = seconds - 10 * evaluation_seconds - taken * step_seconds
     assert taken == 1 or -1e-6 * seconds <= left < 1.001 * step_seconds

@@ -1,6 +1,7 @@
 """Whole runs: begun, stopped, resumed, extended, spoilt."""
 
 import json
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -155,9 +156,11 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(request
     assert_same(expected, weights(tmp_path / "run", 12))
 
 
-def test_with_every_checkpoint_gone_the_run_begins_again_and_ends_the_same(request_for, quiet, tmp_path):
+def test_with_every_checkpoint_damaged_the_run_begins_again_and_ends_the_same(request_for, quiet, tmp_path, stop_after):
+    training.start(request_for(), tmp_path / "whole", quiet)
+    expected = weights(tmp_path / "whole", 12)
+    stop_after(6)
     training.start(request_for(), tmp_path / "run", quiet)
-    expected = weights(tmp_path / "run", 12)
     for checkpoint in list_checkpoints(tmp_path / "run" / "checkpoints"):
         (checkpoint / "trainer_state.json").unlink()
 
@@ -211,13 +214,14 @@ def test_a_run_from_another_resumes_from_the_weights_that_it_began_with(request_
     assert_same(weights(tmp_path / "whole", 12), weights(tmp_path / "cut", 12))
 
 
-def test_a_run_from_another_without_a_whole_checkpoint_cannot_be_resumed(request_for, quiet, tmp_path):
+def test_a_run_from_another_without_a_whole_checkpoint_cannot_be_resumed(request_for, quiet, tmp_path, stop_after):
     training.start(request_for(), tmp_path / "first", quiet)
     request = request_for(from_run=str(tmp_path / "first"), tokenizer=None, architecture={})
+    stop_after(6)
     training.start(request, tmp_path / "second", quiet)
     for checkpoint in list_checkpoints(tmp_path / "second" / "checkpoints"):
         (checkpoint / "manifest.json").unlink()
-    with pytest.raises(UsageError, match="no whole checkpoint"):
+    with pytest.raises(UsageError, match=r"no whole checkpoint, and its first weights"):
         training.resume(tmp_path / "second", Budget(), {}, quiet)
 
 
@@ -254,9 +258,10 @@ def test_resume_refuses_other_settings_and_accepts_the_same(request_for, quiet, 
     training.start(request_for(), tmp_path / "run", quiet)
     with pytest.raises(UsageError, match=r"has batch_size = 2.*leave batch_size = 3 out"):
         training.resume(tmp_path / "run", Budget(), {"batch_size": 3}, quiet)
-    with pytest.raises(UsageError, match="was begun without mixing"):
+    with pytest.raises(UsageError, match="has mixing = shuffle"):
         training.resume(tmp_path / "run", Budget(), {"mixing": "none"}, quiet)
-    assert training.resume(tmp_path / "run", Budget(), {"batch_size": 2, "seed": 0}, quiet).status == "finished"
+    same = {"batch_size": 2, "seed": 0, "mixing": "shuffle", "hidden_size": 16, "tokenizer": "byte", "device": "cpu"}
+    assert training.resume(tmp_path / "run", Budget(), same, quiet).status == "finished"
 
 
 def test_a_time_budget_becomes_a_number_of_steps_that_resume_keeps(
@@ -282,6 +287,32 @@ def test_calibration_leaves_no_trace_in_the_weights(request_for, quiet, tmp_path
     monkeypatch.setattr(training, "calibrate", calibrate)
     training.start(request_for(), tmp_path / "with", quiet)
     assert_same(weights(tmp_path / "with", 12), weights(tmp_path / "without", 12))
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(steps=20)])
+def test_a_finished_run_whose_checkpoints_are_gone_is_left_alone(request_for, quiet, tmp_path, budget):
+    training.start(request_for(), tmp_path / "run", quiet)
+    before = load_file(tmp_path / "run" / "model.safetensors")
+    for checkpoint in list_checkpoints(tmp_path / "run" / "checkpoints"):
+        shutil.rmtree(checkpoint)
+    with pytest.raises(UsageError, match="finished and has no whole checkpoint to go on from"):
+        training.resume(tmp_path / "run", budget, {}, quiet)
+    assert_same(before, load_file(tmp_path / "run" / "model.safetensors"))
+    assert RunFolder(tmp_path / "run").read_metrics()
+
+
+def test_a_run_can_go_into_the_empty_folder_where_its_user_stands(request_for, quiet, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert training.start(request_for(2), Path(), quiet).status == "finished"
+    assert (tmp_path / "here" / "run.json").exists() and Path("model.safetensors").exists()
+
+
+def test_a_run_in_training_cannot_be_resumed_by_another_process(request_for, quiet, tmp_path, stop_after):
+    stop_after(6)
+    training.start(request_for(), tmp_path / "run", quiet)
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(UsageError, match="trained by another process"):
+        training.resume(tmp_path / "run", Budget(), {}, quiet)
 
 
 def test_training_works_outside_the_main_thread(request_for, quiet, tmp_path):

@@ -26,7 +26,9 @@ def runs(
 
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; `smht train` makes runs in ./runs")
-    rows = sorted((_row(path.parent) for path in folder.rglob("run.json")), key=_by_bits_per_byte)
+    # A folder that begins with a dot is a run that was killed while it was made.
+    found = [path.parent for path in folder.rglob("run.json") if not path.parent.name.startswith(".")]
+    rows = sorted((_row(path) for path in found), key=_by_bits_per_byte)
     if json:
         print_json(rows)
         return
@@ -63,8 +65,9 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def _describe(record: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    evaluated = [row for row in metrics if row.get("validation_loss") is not None]
-    best: dict[str, Any] = min(evaluated, key=lambda row: row["validation_loss"], default={})
+    from smht.training.run_folder import find_best
+
+    best = find_best(metrics) or {}
     return {
         "status": record["status"],
         "step": metrics[-1]["step"] if metrics else 0,

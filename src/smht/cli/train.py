@@ -34,7 +34,10 @@ def train(
         ),
     ] = None,
     *,
-    dataset: Annotated[str | None, _option("Text", "A Hugging Face dataset instead of texts.")] = None,
+    dataset: Annotated[
+        str | None,
+        _option("Text", "A Hugging Face dataset instead of texts; options follow: NAME?config=C&split=S&column=C."),
+    ] = None,
     validation: Annotated[
         list[str] | None,
         _option("Text", "Text to evaluate on, instead of holding out a part; may be repeated.", metavar="TEXT"),

@@ -61,8 +61,7 @@ class SmhtConfig(PreTrainedConfig):
 
     Raises:
         UsageError: a value or a combination that makes no model, or an unknown name (the nearest is offered).
-        StrictDataclassFieldValidationError: a value of the wrong type, or none of the choices of `mixing` or
-            `norm_scope`.
+        StrictDataclassFieldValidationError: a value of the wrong type.
     """
 
     model_type = "smht"

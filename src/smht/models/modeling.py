@@ -73,7 +73,7 @@ class SmhtPreTrainedModel(PreTrainedModel):
         fixed = self.config.initializer_range
         if isinstance(module, SplitLinear | nn.Linear):
             fan_in = module.fan_in if isinstance(module, SplitLinear) else module.in_features
-            shrink = (2 * self.config.num_hidden_layers) ** -0.5 if module in self._residual_writers() else 1.0
+            shrink = (2 * self.config.num_hidden_layers) ** -0.5 if hasattr(module, "writes_residual") else 1.0
             init.normal_(module.weight, std=fixed or shrink * (3 * fan_in) ** -0.5)
             if module.bias is not None:
                 init.zeros_(module.bias)
@@ -85,11 +85,6 @@ class SmhtPreTrainedModel(PreTrainedModel):
             init.copy_(module.inverse, inverse)
         else:
             super()._init_weights(module)
-
-    def _residual_writers(self) -> set[nn.Module]:
-        """The projections whose output is added to the residual stream."""
-        blocks = [module for module in self.modules() if isinstance(module, SmhtBlock)]
-        return {writer for block in blocks for writer in (block.self_attn.o_proj, block.mlp.down_proj)}
 
 
 class SmhtModel(SmhtPreTrainedModel):
@@ -254,7 +249,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
 
 def _make_block(config: SmhtConfig, layer_idx: int) -> SmhtBlock:
     assert config.intermediate_size is not None
-    return SmhtBlock(
+    block = SmhtBlock(
         config.hidden_size,
         config.num_attention_heads,
         config.intermediate_size,
@@ -268,6 +263,9 @@ def _make_block(config: SmhtConfig, layer_idx: int) -> SmhtBlock:
         attention_dropout=config.attention_dropout,
         layer_idx=layer_idx,
     )
+    for projection in (block.self_attn.o_proj, block.mlp.down_proj):
+        projection.writes_residual = True  # pyright: ignore[reportArgumentType]
+    return block
 
 
 def _check_labels(labels: Tensor, shift_labels: Any) -> None:

@@ -17,7 +17,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "smht-mini": Preset(
-        "seed 000's walkthrough: 1,904 parameters, to follow number by number",
+        "the article's walkthrough: 1,904 parameters, to follow number by number",
         {
             "vocab_size": 100,
             "hidden_size": 8,

@@ -28,6 +28,7 @@ from smht.errors import UsageError, did_you_mean
 STANDARD_INPUT = "-"
 STANDARD_LIBRARY = "python-standard-library"
 HUB_PREFIX = "hub:"
+_HUB_OPTIONS = ("config", "split", "column", "limit_bytes")
 
 _SNIFFED_BYTES = 8192
 _TEST_FOLDERS = frozenset({"test", "tests", "idle_test"})
@@ -203,6 +204,9 @@ def corpus_from_manifest_sources(sources: Sequence[str], *, stdin: BinaryIO | No
     if len(sources) == 1 and sources[0].startswith(HUB_PREFIX):
         name, _, query = sources[0].removeprefix(HUB_PREFIX).partition("?")
         asked: dict[str, Any] = dict(parse_qsl(query))
+        for key in asked:
+            if key not in _HUB_OPTIONS:
+                raise UsageError(f"a dataset has no option {key!r}: {did_you_mean(key, _HUB_OPTIONS)}")
         if "limit_bytes" in asked:
             asked["limit_bytes"] = int(asked["limit_bytes"])
         return hub_dataset(unquote(name), **asked)

@@ -76,7 +76,7 @@ def stream_text(
     decoder = StreamDecoder(tokenizer)
     never = [i for i in tokenizer.all_special_ids if i != EOS_ID]
     generator = torch.Generator().manual_seed(sampling.seed)
-    ids = prompt[-context:] if len(prompt) <= context else prompt[-max(1, context // 2) :]
+    ids = prompt if len(prompt) <= context else prompt[-max(1, context // 2) :]
     left = sampling.max_new_tokens
     while left > 0:
         for token in _continue(model, ids, min(left, context - len(ids) + 1), never, sampling, generator):

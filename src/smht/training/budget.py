@@ -8,6 +8,8 @@ from smht.errors import UsageError
 
 DEFAULT_SECONDS = 180.0
 MOST_STEPS = 10**12
+EVALUATIONS = 10
+"""How many evaluations a run has, if nothing else is asked for."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
 # A bare number is seconds only where it stands alone: 1h30 could be 30 minutes.
 _DURATION = re.compile(rf"{_NUMBER}|(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
@@ -72,7 +74,7 @@ class Budget:
         batch_size: int,
         step_seconds: float,
         evaluation_seconds: float,
-        evaluations: int,
+        evaluate_every: int | None,
     ) -> int:
         """The number of steps that the budget comes to.
 
@@ -81,7 +83,7 @@ class Budget:
             batch_size: windows a step.
             step_seconds: measured time of one step.
             evaluation_seconds: expected time of one evaluation and what is saved with it.
-            evaluations: how many evaluations there will be.
+            evaluate_every: steps between evaluations; if not given there are `EVALUATIONS` in all.
 
         Raises:
             UsageError: more steps than anybody will live to see.
@@ -89,10 +91,13 @@ class Budget:
         if self.steps is not None:
             steps = self.steps
         elif self.epochs is not None:
-            steps = math.ceil(self.epochs * windows_per_epoch / batch_size)
+            steps = self.epochs * windows_per_epoch / batch_size
         else:
             seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
-            steps = int((seconds - evaluations * evaluation_seconds) / step_seconds)
+            if evaluate_every is None:
+                steps = (seconds - EVALUATIONS * evaluation_seconds) / step_seconds
+            else:
+                steps = seconds / (step_seconds + evaluation_seconds / evaluate_every)
         if steps > MOST_STEPS:
-            raise UsageError(f"a budget of {steps:,} steps is more than the {MOST_STEPS:,} that a run can have")
-        return max(1, steps)
+            raise UsageError(f"a budget of {steps:,.0f} steps is more than the {MOST_STEPS:,} that a run can have")
+        return max(1, math.floor(steps) if self.epochs is None else math.ceil(steps))

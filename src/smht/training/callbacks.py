@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import TrainerCallback
 
 from smht.training.interrupt import StopRequest
-from smht.training.run_folder import RunFolder, writing
+from smht.training.run_folder import RunFolder, find_best, writing
 
 
 class Schedule(TrainerCallback):
@@ -31,12 +31,6 @@ class Schedule(TrainerCallback):
         control.should_training_stop = is_last or self.stop.received is not None
         control.should_save = control.should_evaluate or control.should_training_stop
         control.should_log = control.should_save or step % self.log_every == 0
-
-
-def find_best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The row of metrics with the lowest validation loss, the first of equals; None if there is none."""
-    evaluated = [row for row in rows if row.get("validation_loss") is not None]
-    return min(evaluated, key=lambda row: row["validation_loss"], default=None)
 
 
 class SaveAtStart(TrainerCallback):

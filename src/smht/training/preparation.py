@@ -12,11 +12,11 @@ from transformers.utils import logging as transformers_logging
 from smht.errors import UsageError
 from smht.models import SmhtConfig, SmhtForCausalLM, preset_config
 from smht.tasks.corpus import (
+    HUB_PREFIX,
     STANDARD_INPUT,
     Corpus,
     corpus_from_manifest_sources,
     hold_out,
-    hub_dataset,
     read_texts,
     standard_library,
 )
@@ -167,7 +167,7 @@ def _tokenize(
 
 def _read(request: TrainRequest) -> Texts:
     if request.dataset:
-        whole = hub_dataset(request.dataset)
+        whole = corpus_from_manifest_sources((HUB_PREFIX + request.dataset,))
     elif request.texts:
         whole = read_texts(request.texts)
     else:

@@ -10,7 +10,9 @@ tensorboard/                                       if TensorBoard is installed
 """
 
 import errno
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from smht.models import SmhtConfig, SmhtForCausalLM
 
 WEIGHTS = "model.safetensors"
+_COLUMNS = {"step", "tokens", "seconds", "loss", "validation_loss", "bits_per_byte", "learning_rate"}
 TOKENIZER = "tokenizer.json"
 
 _RECORD = {"status": str, "asked": dict, "settings": dict, "data": dict, "model": dict, "results": dict}
@@ -71,6 +74,22 @@ class RunFolder:
         for parent in self.path.absolute().parents:
             if parent.exists() and not parent.is_dir():
                 raise UsageError(f"{parent} is a file, so there can be no {self.path}: name another --output")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training the same run; a killed process leaves no lock behind.
+
+        Raises:
+            UsageError: one is at it.
+        """
+        folder = os.open(self.checkpoints, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise UsageError(f"{self.path} is being trained by another process: wait for it, or stop it") from None
+        finally:
+            os.close(folder)
 
     def read_record(self) -> dict[str, Any]:
         """What `run.json` says.
@@ -119,7 +138,7 @@ class RunFolder:
                 row = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
+            if isinstance(row, dict) and row.keys() >= _COLUMNS and isinstance(row["step"], int):
                 rows.append(row)
         return rows
 
@@ -233,9 +252,19 @@ class RunFolder:
             )
 
 
+def find_best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The row of metrics with the lowest validation loss, the first of equals; None if there is none."""
+    evaluated = [row for row in rows if row.get("validation_loss") is not None]
+    return min(evaluated, key=lambda row: row["validation_loss"], default=None)
+
+
 @contextmanager
-def writing(what: str) -> Iterator[None]:
+def writing(what: str, advice: str = "free some space, then --resume the run") -> Iterator[None]:
     """Turn a disk's refusal into one line for the user.
+
+    Args:
+        what: could not be written.
+        advice: what to do about a full disk.
 
     Raises:
         SmhtError: the disk is full or cannot be written.
@@ -245,9 +274,9 @@ def writing(what: str) -> Iterator[None]:
     # safetensors and torch.save have errors of their own for a full disk.
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
-        has_room = isinstance(error, OSError) and error.errno not in _FULL_DISK
-        advice = "" if has_room else "; free some space, then --resume the run"
-        raise SmhtError(f"{what} could not be written: {reason}{advice}") from error
+        may_be_full = not isinstance(error, OSError) or error.errno in _FULL_DISK
+        what_to_do = f"; {advice}" if may_be_full else ""
+        raise SmhtError(f"{what} could not be written: {reason}{what_to_do}") from error
 
 
 def _read_model_type(path: Path) -> str:

@@ -13,14 +13,16 @@ from transformers.trainer_callback import TrainerCallback
 
 from smht.errors import SmhtError, UsageError
 from smht.tasks.language_modelling import evaluate
+from smht.tokenization import tokenizer_kind
 from smht.training import files
 from smht.training.announcement import announce, check_disk, describe_architecture
-from smht.training.budget import Budget
+from smht.training.budget import EVALUATIONS, Budget
 from smht.training.calibration import Calibration, calibrate
-from smht.training.callbacks import Recorder, SaveAtStart, Schedule, find_best
-from smht.training.checkpoint import find_checkpoint, remove_newer, step_of
+from smht.training.callbacks import Recorder, SaveAtStart, Schedule
+from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.interrupt import StopRequest
 from smht.training.preparation import (
+    DEFAULT_PRESET,
     Prepared,
     Settings,
     copy_standard_input,
@@ -29,11 +31,10 @@ from smht.training.preparation import (
 )
 from smht.training.progress import TrainingDisplay
 from smht.training.request import TrainRequest
-from smht.training.run_folder import WEIGHTS, RunFolder, writing
+from smht.training.run_folder import WEIGHTS, RunFolder, find_best, writing
 from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
 from smht.version import __version__
 
-_EVALUATIONS = 10
 _ROWS_PER_EVALUATION = 10
 _DEFAULT_WARMUP = 100
 
@@ -74,9 +75,10 @@ def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
     announce(prepared, costs, run, console, first_step=0)
     check_disk(prepared, run)
     record = _new_record(request, prepared)
-    with writing("the run folder"):
-        files.replace_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record))
-    return _train(run, record, prepared, None, console, keep_start=request.from_run is not None)
+    with writing("the run folder", advice="free some space"):
+        files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record))
+    with run.locked():
+        return _train(run, record, prepared, None, console, keep_start=request.from_run is not None)
 
 
 def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) -> Outcome:
@@ -95,13 +97,13 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
     """
     run = RunFolder(path)
     record = run.read_record()
-    _refuse_changes(record, given, path)
+    _refuse_changes(run, record, given)
     found = find_checkpoint(run.checkpoints)
     for line in found.damaged:
         console.print(f"warning: checkpoint {line}; it is not used", soft_wrap=True, markup=False, highlight=False)
     first_step = step_of(found.newest_good) if found.newest_good else 0
-    if found.newest_good is None and record["asked"]["from_run"] is not None:
-        raise UsageError(f"{path} has no whole checkpoint, and its first weights came from another run: begin anew")
+    if found.newest_good is None:
+        _begin_again(run, record, console)
     if not budget.is_given and first_step >= record["settings"]["steps"]:
         if record["status"] == "finished":
             raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
@@ -115,10 +117,25 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
     announce(prepared, costs, run, console, first_step)
     check_disk(prepared, run)
     record = {**record, "status": "running", "settings": prepared.settings.to_dict()}
-    with writing("the run folder"):
-        remove_newer(run.checkpoints, first_step)
-        run.write_record(record)
-    return _train(run, record, prepared, found.newest_good, console)
+    with run.locked():
+        with writing("the run folder"):
+            remove_newer(run.checkpoints, first_step)
+            run.write_record(record)
+        return _train(run, record, prepared, found.newest_good, console)
+
+
+def _begin_again(run: RunFolder, record: dict[str, Any], console: Console) -> None:
+    """Without a whole checkpoint a run can only go through the same steps again, if it ever went through any.
+
+    Raises:
+        UsageError: it is finished, or began with weights that are gone.
+    """
+    if record["status"] == "finished":
+        raise UsageError(f"{run.path} is finished and has no whole checkpoint to go on from: use --from {run.path}")
+    if record["asked"]["from_run"] is not None:
+        raise UsageError(f"{run.path} has no whole checkpoint, and its first weights came from another run: begin anew")
+    if run.read_metrics():
+        console.print("warning: there is no whole checkpoint; beginning again at step 0", soft_wrap=True)
 
 
 def _fill_new_run(run: RunFolder, prepared: Prepared, record: dict[str, Any]) -> None:
@@ -196,11 +213,13 @@ def _settle(prepared: Prepared, budget: Budget, costs: Calibration) -> Settings:
     """Settings with the number of steps that the budget comes to, and what follows from it."""
     steps = _to_steps(prepared, budget, costs)
     settings = prepared.settings
+    if settings.warmup is not None and settings.warmup >= steps:
+        raise UsageError(f"warmup = {settings.warmup} leaves nothing of the run's {steps} steps: lower it")
     return replace(
         settings,
         steps=steps,
         warmup=min(_DEFAULT_WARMUP, steps // 10) if settings.warmup is None else settings.warmup,
-        evaluate_every=settings.evaluate_every or max(1, -(-steps // _EVALUATIONS)),
+        evaluate_every=settings.evaluate_every or max(1, -(-steps // EVALUATIONS)),
     )
 
 
@@ -210,7 +229,7 @@ def _to_steps(prepared: Prepared, budget: Budget, costs: Calibration) -> int:
         batch_size=prepared.settings.batch_size,
         step_seconds=costs.step_seconds,
         evaluation_seconds=costs.evaluation_seconds,
-        evaluations=_EVALUATIONS,
+        evaluate_every=prepared.settings.evaluate_every,
     )
 
 
@@ -236,6 +255,8 @@ def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
         },
         "model": {
             "parameters": prepared.model.num_parameters(),
+            "preset": None if request.from_run else request.preset or DEFAULT_PRESET,
+            "tokenizer": tokenizer_kind(prepared.tokenizer),
             "architecture": describe_architecture(prepared.model.config),
         },
         "versions": {
@@ -249,15 +270,17 @@ def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
 
 def _results(run: RunFolder) -> dict[str, Any]:
     rows = run.read_metrics()
-    best, last = find_best(rows), rows[-1]
+    if not rows:
+        raise SmhtError(f"{run.metrics_path} is lost, and with it the results; the model in {run.path} can be used")
+    best, last = find_best(rows) or {}, rows[-1]
     weights = run.path / WEIGHTS
     return {
         "steps": last["step"],
         "tokens": last["tokens"],
         "seconds": last["seconds"],
-        "best_step": best["step"] if best else None,
-        "validation_loss": best["validation_loss"] if best else None,
-        "bits_per_byte": best["bits_per_byte"] if best else None,
+        "best_step": best.get("step"),
+        "validation_loss": best.get("validation_loss"),
+        "bits_per_byte": best.get("bits_per_byte"),
         "training_loss": last["loss"],
         "tokens_per_second": round(last["tokens"] / last["seconds"]) if last["seconds"] else None,
         "sha256": files.sha256(weights) if weights.exists() else None,
@@ -281,27 +304,31 @@ def _explain_divergence(
     """Save the weights as they were before the bad step, if they are; say how to go on."""
     saved = f"the checkpoints in {run.checkpoints} are from before it"
     if error.weights_are_good:
-        try:
-            trainer.save_checkpoint()
-            saved = f"the weights before it are saved in {run.checkpoints}"
-        except SmhtError as disk:
-            saved = str(disk)
+        saved = f"the weights before it are saved in {run.checkpoints}"
+        # One that is there already has the random state of before the bad step.
+        if not checkpoint_path(run.checkpoints, trainer.state.global_step).exists():
+            try:
+                trainer.save_checkpoint()
+            except SmhtError as disk:
+                saved = str(disk)
     run.write_record({**record, "status": "failed"})
     rate = record["settings"]["learning_rate"]
     return SmhtError(f"{error}; {saved}; begin a new run with a --learning-rate below {rate:g}")
 
 
-def _refuse_changes(record: dict[str, Any], given: dict[str, Any], path: Path) -> None:
+def _refuse_changes(run: RunFolder, record: dict[str, Any], given: dict[str, Any]) -> None:
     """A resumed run is the same run: whoever wants other hyperparameters wants a new one."""
-    places = (record["asked"], record["settings"], record["asked"]["architecture"])
+    if not given:
+        return
+    places = (record["asked"], record["settings"], record["model"], run.load_config().to_dict())
     for name, value in given.items():
         known = [place[name] for place in places if place.get(name) is not None]
         if any(_plain(there) == _plain(value) for there in known):
             continue
         there = f"has {name} = {known[0]}" if known else f"was begun without {name}"
         raise UsageError(
-            f"{path} {there}, and --resume goes on with the same run: leave {name} = {value} out, "
-            f"or begin a new run with --from {path}"
+            f"{run.path} {there}, and --resume goes on with the same run: leave {name} = {value} out, "
+            "or begin a new run"
         )
 
 

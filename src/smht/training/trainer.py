@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
 from smht.errors import SmhtError
@@ -58,7 +58,7 @@ class Optimisation:
 
     def to_arguments(self, folder: Path) -> TrainingArguments:
         """The same for transformers. Logging, evaluation and saving are decided by a callback of ours."""
-        return TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=self.steps,
             per_device_train_batch_size=self.batch_size,
@@ -82,6 +82,10 @@ class Optimisation:
             remove_unused_columns=False,
             dataloader_pin_memory=self.device == "cuda",
         )
+        # Reading the device counts the GPUs; of several, Trainer would use all, with as many times the batch.
+        if arguments.device.type == "cuda":
+            arguments._n_gpu = 1
+        return arguments
 
 
 class SmhtTrainer(Trainer):
@@ -106,7 +110,6 @@ class SmhtTrainer(Trainer):
         checkpoints: Path,
         keep: int,
         callbacks: list[TrainerCallback],
-        tokenizer: PreTrainedTokenizerFast | None = None,
     ) -> None:
         self._validate = validate
         self._checkpoints = checkpoints
@@ -117,7 +120,6 @@ class SmhtTrainer(Trainer):
             train_dataset=windows,
             data_collator=collate,
             callbacks=callbacks,
-            processing_class=tokenizer,
         )
 
     def save_checkpoint(self) -> None:
