@@ -1,6 +1,6 @@
 # Everything runs in virtual environments made here; nothing is installed outside this folder.
 #
-#   make demo    train a small split model on the Python standard library's source (about 4 minutes on 2 cores)
+#   make demo    train a small split model on the Python standard library's source (3 to 4 minutes on 2 cores)
 #   make test    all tests
 #   make lint    ruff, pyright, import-linter
 #
@@ -20,7 +20,7 @@ PYTEST := -m pytest -p no:cacheprovider -n $(JOBS)
 .PHONY: demo test test-oldest lint format clean
 
 demo: $(VENV)/.run
-	$(VENV)/bin/smht train --time 3m
+	$(VENV)/bin/smht train --time 150s
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST)
