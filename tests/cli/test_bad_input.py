@@ -263,7 +263,7 @@ def test_from_what_is_no_run(folder: str, says: str) -> None:
         (("--context", "8"), "has context = 16"),
         (("--hidden-size", "32"), "has hidden_size = 16"),
         (("--dropout", "0.1"), "has hidden_dropout = 0.0"),
-        (("--split", "none"), "has split = ('qkv', 'output', 'feed_forward')"),
+        (("--split", "none"), "has split = ['qkv', 'output', 'feed_forward']"),
         (("--tokenizer", "bpe"), "has tokenizer = byte"),
         (("--preset", "smht-mini"), "has preset = smht-small"),
         (("--from", "other"), "begun without from_run"),

@@ -79,6 +79,10 @@ def test_brackets_in_names_are_no_markup(runs: None) -> None:
     assert succeed("runs", "[/red]").out == "no runs below [/red]\n"
 
 
+COLUMNS = b'"tokens": 1, "seconds": 1, "loss": 1, "bits_per_byte": 1, "learning_rate": 1'
+WRONG_ROWS = b'{"step": 4, "validation_loss": "low", %b}\n{"step": 5, "validation_loss": 1, %b}\n' % (COLUMNS, COLUMNS)
+
+
 def damage_with(data: bytes, name: str = "run.json") -> Callable[[Path], object]:
     return lambda run: (run / name).write_bytes(data)
 
@@ -93,7 +97,7 @@ def damage_with(data: bytes, name: str = "run.json") -> Callable[[Path], object]
         damage_with(b"{}"),
         damage_with(b'{"status": "finished", "asked": {}, "settings": {}, "data": {}, "model": {}, "results": {}}'),
         damage_with(b'{"status": "finished", "asked": {}, "settings": {}, "data": [], "model": 1, "results": {}}'),
-        damage_with(b'{"step": 4, "validation_loss": "low"}\n{"step": 5, "validation_loss": 1}\n', "metrics.jsonl"),
+        damage_with(WRONG_ROWS, "metrics.jsonl"),
         lambda run: (run / "run.json").unlink() or (run / "run.json").mkdir(),
     ],
 )

@@ -21,12 +21,15 @@ from smht.training.budget import Budget
 from smht.training.calibration import Calibration
 from smht.training.checkpoint import checkpoint_path
 from smht.training.request import TrainRequest
+from smht.training.run_folder import RunFolder
 
 STEPS = 60
 
 
 def train(request: TrainRequest, run: Path) -> None:
     if (run / "run.json").exists():
+        if RunFolder(run).read_record()["status"] == "finished":
+            return  # killed after its last word
         training.resume(run, Budget(), {}, Console(quiet=True))
     else:
         training.start(request, run, Console(quiet=True))

@@ -115,7 +115,8 @@ def test_a_folder_in_the_place_of_the_record_is_damage(tmp_path: Path) -> None:
 
 
 def rows(*steps: int) -> list[dict[str, Any]]:
-    return [{"step": step, "loss": 1 / step, "validation_loss": None} for step in steps]
+    rest = {"tokens": 8, "seconds": 0.5, "validation_loss": None, "bits_per_byte": None, "learning_rate": 0.1}
+    return [{"step": step, "loss": 1 / step, **rest} for step in steps]
 
 
 def with_rows(folder: Path, *steps: int) -> RunFolder:
@@ -271,6 +272,7 @@ from smht.models import SmhtConfig, SmhtForCausalLM
 from smht.training.checkpoint import write_checkpoint
 from smht.training.run_folder import RunFolder, writing
 
+COLUMNS = ("tokens", "seconds", "loss", "validation_loss", "bits_per_byte", "learning_rate")
 run = RunFolder(sys.argv[1])
 model = SmhtForCausalLM(SmhtConfig(vocab_size=259, hidden_size=32, num_hidden_layers=1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -285,7 +287,7 @@ def save_optimizer():
 
 def append():
     for step in range(100_000):
-        run.append_metrics({"step": step, "loss": 1.0})
+        run.append_metrics({"step": step, **dict.fromkeys(COLUMNS, 1.0)})
 
 for write in (save_model, save_optimizer, append):
     try:

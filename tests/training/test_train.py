@@ -270,9 +270,9 @@ def test_a_time_budget_becomes_a_number_of_steps_that_resume_keeps(
     monkeypatch.setattr(training, "calibrate", lambda *args: Calibration(0.5, 0.1, 1))
     stop_after(6)
     cut = training.start(request_for(budget=Budget(seconds=6.0)), tmp_path / "run", quiet)
-    assert cut.record["settings"]["steps"] == 10  # (6 s - 10 evaluations of 0.1 s) / 0.5 s a step
+    assert cut.record["settings"]["steps"] == 11  # 6 s / (0.5 s a step + 0.1 s an evaluation every 4 steps)
     monkeypatch.setattr(training, "calibrate", lambda *args: Calibration(5.0, 1.0, 1))
-    assert training.resume(tmp_path / "run", Budget(), {}, quiet).record["results"]["steps"] == 10
+    assert training.resume(tmp_path / "run", Budget(), {}, quiet).record["results"]["steps"] == 11
 
 
 def test_nothing_is_written_when_the_disk_is_too_small(request_for, quiet, tmp_path, monkeypatch):
