@@ -261,7 +261,7 @@ def _settings(request: TrainRequest, config: SmhtConfig, device: str, texts: Tex
 
 
 def default_batch_size(context: int) -> int:
-    """About 2,048 tokens a step: with a fixed time, more and smaller steps learned more than fewer and larger ones."""
+    """About 2,048 tokens a step; half as many learned as much in the same time (docs/log.md)."""
     return max(1, round(2048 / context))
 
 
