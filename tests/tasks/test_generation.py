@@ -154,10 +154,14 @@ def test_the_smallest_contexts_work(tokenizer: PreTrainedTokenizerFast, pushed: 
     config = SmhtConfig(vocab_size=VOCAB, hidden_size=8, num_hidden_layers=1, max_position_embeddings=context)
     small = SmhtForCausalLM(config).eval()
     for prompt in (b"", b"abc"):
-        pushed.clear()
-        "".join(stream_text(small, tokenizer, encode_prompt(tokenizer, prompt), Sampling(1.0, max_new_tokens=15)))
-        # Whether the model ends the text early is chance; that it never outgrows its context is not.
-        assert len(pushed) <= 15
+        lengths = []
+        for seed in range(6):
+            pushed.clear()
+            sampling = Sampling(1.0, max_new_tokens=15, seed=seed)
+            "".join(stream_text(small, tokenizer, encode_prompt(tokenizer, prompt), sampling))
+            lengths.append(len(pushed))
+        # An end token may come early by chance, but not every time.
+        assert max(lengths) == 15
 
 
 @pytest.mark.parametrize("count", [1, 2, CONTEXT, CONTEXT + 1, 3 * CONTEXT])
