@@ -23,3 +23,10 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"choose from {', '.join(known)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The most telling line of an error: the cause's, where one library wraps another's error."""
+    root = error.__cause__ or error
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
+    return lines[0] if lines else type(root).__name__

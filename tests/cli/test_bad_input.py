@@ -320,6 +320,13 @@ def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("run").exists()
 
 
+@pytest.mark.parametrize(
+    "flags", [("--hidden-size", "100000000"), ("--batch-size", "1000000000"), ("--num-hidden-layers", "1000000000")]
+)
+def test_a_model_that_no_memory_holds(flags: tuple[str, str]) -> None:
+    refuse(*TRAIN, *flags, says=("need at least", "of memory, and", "take a smaller model, --batch-size or --context"))
+
+
 def use_up_memory(*arguments: object) -> None:
     torch.empty(2**60)
 

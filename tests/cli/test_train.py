@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from helpers.command_line import FOUR_STEPS, TINY, Result, contents, smht, succeed
-from smht.tasks.corpus import read_texts
+from smht.tasks.text_files import read_texts
 from smht.training import preparation
 from smht.training.progress import TrainingDisplay
 

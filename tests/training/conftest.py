@@ -1,15 +1,18 @@
-"""Tiny runs that train in a second or two."""
+"""Tiny runs that train in a second or two, and finished ones to spoil."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from helpers.runs import write_finished_run
 from smht.training import train as training
 from smht.training.budget import Budget
 from smht.training.calibration import Calibration
 from smht.training.request import TrainRequest
+from smht.training.run_folder import RunFolder
 
 ARCHITECTURE = {
     "hidden_size": 16,
@@ -57,3 +60,15 @@ def request_for(text: Path):
         return TrainRequest(**{**fields, **changes})
 
     return make
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, to look at only."""
+    return write_finished_run(tmp_path_factory.mktemp("finished")).path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> RunFolder:
+    """A run of one's own to spoil."""
+    return RunFolder(shutil.copytree(finished, tmp_path / "run"))

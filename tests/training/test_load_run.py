@@ -1,4 +1,3 @@
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,22 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers.errors import refused
-from helpers.runs import edit_json, flip_bit, make_model, truncate, write_finished_run
+from helpers.runs import edit_json, flip_bit, make_model, truncate
 from smht.models import SmhtForCausalLM
 from smht.tokenization import tokenizer_kind
 from smht.training.run_folder import RunFolder
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_finished_run(tmp_path_factory.mktemp("finished")).path
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> RunFolder:
-    """A run of one's own to spoil."""
-    return RunFolder(shutil.copytree(finished, tmp_path / "run"))
-
 
 # The model
 

@@ -3,12 +3,11 @@ import math
 from typing import Any
 
 import pytest
-import torch
 from transformers import set_seed
 
 from helpers.errors import refused
 from smht.training.budget import Budget
-from smht.training.request import TrainRequest, resolve_device
+from smht.training.request import TrainRequest
 
 
 def test_defaults_ask_for_nothing() -> None:
@@ -74,27 +73,3 @@ def test_the_largest_seed_is_the_largest_that_can_be_set() -> None:
 def test_other_refusals(values: dict[str, Any], needles: tuple[str, ...]) -> None:
     with refused(*needles):
         TrainRequest(**values)
-
-
-@pytest.mark.parametrize(
-    ("cuda", "mps", "expected"),
-    [(False, False, "cpu"), (False, True, "mps"), (True, False, "cuda"), (True, True, "cuda")],
-)
-def test_auto_takes_the_fastest_device_there_is(
-    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, expected: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert resolve_device("auto") == expected
-    assert resolve_device("cpu") == "cpu"
-    for name, there in (("cuda", cuda), ("mps", mps)):
-        if there:
-            assert resolve_device(name) == name
-        else:
-            with refused(f"no {name!r} device", "--device auto"):
-                resolve_device(name)
-
-
-def test_an_unknown_device_is_refused_with_the_choices() -> None:
-    with refused("device = 'gpu'", "auto, cuda, mps, cpu"):
-        resolve_device("gpu")

@@ -12,21 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from helpers.errors import refused
-from helpers.runs import RECORD, edit_json, make_model, truncate, write_finished_run
+from helpers.runs import RECORD, edit_json, make_model, truncate
 from smht.errors import SmhtError
 from smht.training.run_folder import RunFolder, writing
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_finished_run(tmp_path_factory.mktemp("finished")).path
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> RunFolder:
-    """A run of one's own to spoil."""
-    return RunFolder(shutil.copytree(finished, tmp_path / "run"))
-
 
 # New folders
 

@@ -32,8 +32,8 @@ def evaluate(
     quieten_libraries()
     from smht.errors import UsageError
     from smht.tasks import language_modelling
-    from smht.tasks.corpus import read_texts
-    from smht.training.request import resolve_device
+    from smht.tasks.text_files import read_texts
+    from smht.training.device import resolve_device
     from smht.training.run_folder import RunFolder
 
     place = resolve_device(device)

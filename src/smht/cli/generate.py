@@ -38,7 +38,7 @@ def generate(
     from smht.errors import UsageError
     from smht.tasks.generation import Sampling, encode_prompt, stream_text
     from smht.tokenization import tokenizer_kind
-    from smht.training.request import resolve_device
+    from smht.training.device import resolve_device
     from smht.training.run_folder import RunFolder
 
     sampling = Sampling(temperature, top_k, top_p, max_new_tokens, seed)

@@ -131,7 +131,8 @@ def _run(
     quieten_libraries()
     from smht.errors import UsageError
     from smht.training import train as training
-    from smht.training.budget import Budget, parse_duration
+    from smht.training.budget import Budget
+    from smht.training.quantities import parse_duration
     from smht.training.request import TrainRequest
 
     if {"validation_texts", "validation_fraction"} <= given.keys():
@@ -189,7 +190,7 @@ def _next_command(outcome: Any) -> str:
 
 
 def _table(record: dict[str, Any]) -> Any:
-    from smht.training.budget import format_duration
+    from smht.training.quantities import format_duration
 
     results = record["results"]
     table = new_table()

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from smht.errors import UsageError
 from smht.training import files
-from smht.training.budget import format_duration
 from smht.training.calibration import Calibration
 from smht.training.preparation import Prepared
+from smht.training.quantities import format_duration, format_size
 from smht.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -73,17 +73,6 @@ def disk_bytes(prepared: Prepared) -> int:
     weights = 4 * prepared.model.num_parameters()
     checkpoints = prepared.settings.keep_checkpoints + 1  # one more while the newest is written
     return 2 * weights + checkpoints * (3 * weights + 200_000)
-
-
-def format_size(count: float) -> str:
-    """Bytes for a person: `512 bytes`, `1.38 MB`."""
-    if count < 1000:
-        return f"{count:.0f} bytes"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-    return f"{count / 1000:.3g} TB"
 
 
 def _expected_seconds(prepared: Prepared, costs: Calibration, first_step: int) -> float:

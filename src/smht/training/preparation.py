@@ -11,18 +11,16 @@ from transformers.utils import logging as transformers_logging
 
 from smht.errors import UsageError
 from smht.models import SmhtConfig, SmhtForCausalLM, preset_config
-from smht.tasks.corpus import (
-    HUB_PREFIX,
-    STANDARD_INPUT,
-    Corpus,
-    corpus_from_manifest_sources,
-    hold_out,
-    read_texts,
-    standard_library,
-)
+from smht.tasks.corpus import Corpus
+from smht.tasks.hold_out import hold_out
+from smht.tasks.hub import HUB_PREFIX
 from smht.tasks.language_modelling import TokenStream, TrainingWindows, count_windows, tokenize
+from smht.tasks.sources import read_again
+from smht.tasks.text_files import STANDARD_INPUT, read_texts, standard_library
 from smht.tokenization import build_tokenizer, decode_document, tokenizer_kind
-from smht.training.request import TrainRequest, resolve_device
+from smht.training.device import resolve_device
+from smht.training.memory import refuse_if_too_large
+from smht.training.request import TrainRequest
 from smht.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "smht-small"
 DEFAULT_TOKENIZER = "bpe"
-DEFAULT_VOCAB_SIZE = 2048
 STANDARD_INPUT_COPY = "standard-input.txt"
 
 # Fine-tuning may change how a model is regularised, not what it computes.
@@ -123,10 +120,12 @@ def prepare(request: TrainRequest) -> Prepared:
     else:
         assert config is not None
         tokenizer = _make_tokenizer(request, texts.training)
-        config = _fit_to_tokenizer(config, tokenizer)
+        config, model = _fit_to_tokenizer(config, tokenizer), None
+    settings = _settings(request, config, device, texts)
+    refuse_if_too_large(config, settings.batch_size, settings.context, device)
+    if model is None:
         set_seed(request.seed)
         model = SmhtForCausalLM(config)
-    settings = _settings(request, config, device, texts)
     return _tokenize(model, tokenizer, texts, settings)
 
 
@@ -141,7 +140,7 @@ def prepare_again(run: RunFolder, record: dict[str, Any]) -> Prepared:
     settings = replace(settings, device=resolve_device(settings.device))
     stdin_copy = run.path / STANDARD_INPUT_COPY
     stdin = io.BytesIO(stdin_copy.read_bytes()) if stdin_copy.exists() else None
-    whole = corpus_from_manifest_sources(record["data"]["text"]["sources"], stdin=stdin)
+    whole = read_again(record["data"]["text"]["sources"], stdin=stdin)
     if whole.sha256 != record["data"]["text"]["sha256"]:
         raise UsageError(
             f"the text of {run.path} has changed since the run began ({whole.description}): "
@@ -167,7 +166,7 @@ def _tokenize(
 
 def _read(request: TrainRequest) -> Texts:
     if request.dataset:
-        whole = corpus_from_manifest_sources((HUB_PREFIX + request.dataset,))
+        whole = read_again((HUB_PREFIX + request.dataset,))
     elif request.texts:
         whole = read_texts(request.texts)
     else:
@@ -183,8 +182,7 @@ def _divide(whole: Corpus, validation_sources: Sequence[str], fraction: float) -
 
 def _make_tokenizer(request: TrainRequest, training: Corpus) -> "PreTrainedTokenizerFast":
     kind = request.tokenizer or DEFAULT_TOKENIZER
-    vocab_size = request.vocab_size or (DEFAULT_VOCAB_SIZE if kind == "bpe" else None)
-    return build_tokenizer(kind, _decoded(training, kind, request.errors), vocab_size)
+    return build_tokenizer(kind, _decoded(training, kind, request.errors), request.vocab_size)
 
 
 def _decoded(corpus: Corpus, kind: str, errors: str) -> list[str] | None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from smht.training.budget import format_duration
+from smht.training.quantities import format_duration
 
 
 class TrainingDisplay:

@@ -1,11 +1,11 @@
-"""What a user asks of a training run, and the settings that come out of it."""
+"""What a user asks of a training run."""
 
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from smht.errors import UsageError
-from smht.tasks.corpus import STANDARD_INPUT
+from smht.tasks.text_files import STANDARD_INPUT
 from smht.training.budget import Budget
 
 DTYPES = ("float32", "bfloat16")
@@ -87,21 +87,3 @@ class TrainRequest:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return asdict(self)
-
-
-def resolve_device(name: str) -> str:
-    """`cuda`, `mps` or `cpu` for `auto`; otherwise the device asked for, if it is there.
-
-    Raises:
-        UsageError: an unknown device, or one that this machine does not have.
-    """
-    import torch
-
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(device for device, there in available.items() if there)
-    if name not in available:
-        raise UsageError(f"device = {name!r}: choose from auto, {', '.join(available)}")
-    if not available[name]:
-        raise UsageError(f"this machine, or this build of PyTorch, has no {name!r} device: use --device auto")
-    return name

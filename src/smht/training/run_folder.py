@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from torch import nn
 
-from smht.errors import SmhtError, UsageError
+from smht.errors import SmhtError, UsageError, first_line
 from smht.tokenization import tokenizer_kind
 from smht.training import files
 from smht.training.checkpoint import find_checkpoint
@@ -103,7 +103,7 @@ class RunFolder:
         except FileNotFoundError:
             raise UsageError(f"{self.path} holds no run: it has no run.json") from None
         except (ValueError, OSError) as error:
-            raise UsageError(f"{self.record_path} is damaged: {_first_line(error)}") from None
+            raise UsageError(f"{self.record_path} is damaged: {first_line(error)}") from None
         if not isinstance(record, dict) or not all(isinstance(record.get(k), t) for k, t in _RECORD.items()):
             raise UsageError(f"{self.record_path} is damaged: it is no record of a run")
         return record
@@ -181,7 +181,7 @@ class RunFolder:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.path, local_files_only=True)
         except Exception as error:  # tokenizers raises plain Exception on a damaged file
-            raise UsageError(f"the tokenizer in {self.path} cannot be read: {_first_line(error)}") from None
+            raise UsageError(f"the tokenizer in {self.path} cannot be read: {first_line(error)}") from None
         tokenizer_kind(tokenizer)
         return tokenizer
 
@@ -200,7 +200,7 @@ class RunFolder:
         try:
             return SmhtConfig.from_pretrained(self.path)
         except Exception as error:  # huggingface_hub wraps a refusal in a class of its own
-            raise UsageError(f"{path} is damaged: {_first_line(error)}") from None
+            raise UsageError(f"{path} is damaged: {first_line(error)}") from None
 
     def load_model(self, device: str = "cpu") -> "SmhtForCausalLM":
         """The best model of the run, in evaluation mode.
@@ -221,7 +221,7 @@ class RunFolder:
                 local_files_only=True,
             )
         except Exception as error:  # safetensors, huggingface_hub and torch each have classes of their own
-            raise UsageError(f"the model in {self.path} cannot be read: {_first_line(error)}") from None
+            raise UsageError(f"the model in {self.path} cannot be read: {first_line(error)}") from None
         model, report = loaded
         mismatched = [name for name, *_ in report["mismatched_keys"]]
         wrong = sorted({*report["missing_keys"], *report["unexpected_keys"], *mismatched})
@@ -273,7 +273,7 @@ def writing(what: str, advice: str = "free some space, then --resume the run") -
         yield
     # safetensors and torch.save have errors of their own for a full disk.
     except (OSError, SafetensorError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
         may_be_full = not isinstance(error, OSError) or error.errno in _FULL_DISK
         what_to_do = f"; {advice}" if may_be_full else ""
         raise SmhtError(f"{what} could not be written: {reason}{what_to_do}") from error
@@ -287,10 +287,3 @@ def _read_model_type(path: Path) -> str:
         raise UsageError(f"{path} is missing") from None
     except (ValueError, KeyError, TypeError, OSError):
         raise UsageError(f"{path} is damaged: it is no configuration of a model") from None
-
-
-def _first_line(error: BaseException) -> str:
-    """The most telling line of an error: the cause's, where one library wraps another's error."""
-    root = error.__cause__ or error
-    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
-    return lines[0] if lines else type(root).__name__
