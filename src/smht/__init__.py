@@ -10,17 +10,28 @@ from smht.version import __version__
 
 if TYPE_CHECKING:
     from smht import ops
-    from smht.layers import Block, FeedForward, MultiHeadAttention, SplitLinear
-    from smht.models import PRESETS, SmhtConfig, SmhtForCausalLM, SmhtModel, preset_config
+    from smht.layers import Block, EncoderBlock, FeedForward, MultiHeadAttention, SplitLinear
+    from smht.models import (
+        PRESETS,
+        SmhtConfig,
+        SmhtForCausalLM,
+        SmhtForSeq2SeqLM,
+        SmhtForSequenceClassification,
+        SmhtModel,
+        preset_config,
+    )
 
 _HOMES = {
     "Block": "smht.layers",
+    "EncoderBlock": "smht.layers",
     "FeedForward": "smht.layers",
     "MultiHeadAttention": "smht.layers",
     "SplitLinear": "smht.layers",
     "PRESETS": "smht.models",
     "SmhtConfig": "smht.models",
     "SmhtForCausalLM": "smht.models",
+    "SmhtForSeq2SeqLM": "smht.models",
+    "SmhtForSequenceClassification": "smht.models",
     "SmhtModel": "smht.models",
     "preset_config": "smht.models",
 }
@@ -28,10 +39,13 @@ _HOMES = {
 __all__ = [
     "PRESETS",
     "Block",
+    "EncoderBlock",
     "FeedForward",
     "MultiHeadAttention",
     "SmhtConfig",
     "SmhtForCausalLM",
+    "SmhtForSeq2SeqLM",
+    "SmhtForSequenceClassification",
     "SmhtModel",
     "SplitLinear",
     "__version__",

@@ -257,7 +257,7 @@ def test_from_what_is_no_run(folder: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--learning-rate", "0.1"), ("has learning_rate = 0.008", "leave learning_rate = 0.1 out")),
+        (("--learning-rate", "0.1"), ("has learning_rate = 0.005", "leave learning_rate = 0.1 out")),
         (("--batch-size", "4"), "has batch_size = 2"),
         (("--seed", "1"), "has seed = 0"),
         (("--context", "8"), "has context = 16"),
@@ -337,7 +337,7 @@ def use_up_a_gpu(*arguments: object) -> None:
 
 @pytest.mark.parametrize("fail", [use_up_memory, use_up_a_gpu])
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch, fail: Callable[..., None]) -> None:
-    monkeypatch.setattr(preparation, "SmhtForCausalLM", fail)
+    monkeypatch.setattr(preparation, "set_seed", fail)
     refuse(*TRAIN, code=1, says=("out of memory", "to allocate", "--batch-size"))
 
 
@@ -345,6 +345,6 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*arguments: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(preparation, "SmhtForCausalLM", fail)
+    monkeypatch.setattr(preparation, "set_seed", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         smht(*TRAIN)

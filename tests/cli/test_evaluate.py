@@ -30,9 +30,9 @@ def test_table(run: Path) -> None:
 
 
 def test_an_infinite_perplexity_is_null(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from smht.tasks import language_modelling
+    from smht.tasks import token_stream
 
-    monkeypatch.setattr(language_modelling, "evaluate", lambda *a: language_modelling.Evaluation(8000.0, 10, 10))
+    monkeypatch.setattr(token_stream, "evaluate", lambda *a: token_stream.Evaluation(8000.0, 10, 10))
     assert succeed("evaluate", run, "text.txt", *CPU, "--json").json["perplexity"] is None
 
 

@@ -15,6 +15,8 @@ from smht.cli.architecture import FLAGS
 from smht.cli.main import app
 from smht.cli.train import train
 from smht.errors import UsageError
+from smht.models.configuration import _CHOICES
+from smht.tasks import TASKS
 from smht.tokenization import TOKENIZERS
 from smht.training.request import DTYPES
 
@@ -30,6 +32,7 @@ FIELDS_WITHOUT_FLAG = {
     "bos_token_id",  # the tokenizer's
     "eos_token_id",
     "pad_token_id",
+    "decoder_start_token_id",
 }
 
 
@@ -41,7 +44,7 @@ def run_python(code: str) -> str:
 
 
 def test_every_command_is_there() -> None:
-    assert COMMANDS == ["evaluate", "generate", "presets", "runs", "summary", "train"]
+    assert COMMANDS == ["evaluate", "generate", "predict", "presets", "runs", "summary", "train"]
     out = succeed("--help").out
     for name in COMMANDS:
         assert f"\n  {name} " in out
@@ -117,13 +120,14 @@ def test_every_field_of_ours_has_a_flag() -> None:
 
 
 def test_flags_offer_what_the_library_knows() -> None:
-    for name in ("hidden_act", "mixing", "norm_scope"):
+    for name in _CHOICES:
         with pytest.raises(UsageError) as refusal:
             SmhtConfig(**{name: "?"})
         assert str(refusal.value).endswith(f"choose from {', '.join(sorted(get_args(FLAGS[name][0])))}")
     choices = {name: get_args(get_args(hint)[0]) for name, hint in get_type_hints(train).items() if get_args(hint)}
     assert set(choices["tokenizer"]) == set(TOKENIZERS)
     assert set(choices["dtype"]) == set(DTYPES)
+    assert set(choices["task"]) == set(TASKS)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,22 @@
+import torch
+
 from helpers.command_line import refuse, succeed
-from smht import PRESETS, SmhtConfig, SmhtForCausalLM
-from smht.training.preparation import DEFAULT_PRESET
+from smht import PRESETS, SmhtConfig, SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtModel
+from smht.tasks import TASKS
+
+MODELS = {"decoder": SmhtForCausalLM, "encoder": SmhtModel, "encoder_decoder": SmhtForSeq2SeqLM}
 
 
 def test_json() -> None:
     rows = succeed("presets", "--json").json
     assert [row["name"] for row in rows] == list(PRESETS)
-    assert DEFAULT_PRESET in PRESETS
+    assert {task.preset for task in TASKS.values()} <= PRESETS.keys()
     for row in rows:
         assert set(row) == {"name", "description", "parameters", "fields"}
-        assert row["parameters"] == SmhtForCausalLM(SmhtConfig(**row["fields"])).num_parameters()
+        with torch.device("meta"):
+            config = SmhtConfig(**row["fields"])
+            model = MODELS[config.stack](config)
+        assert row["parameters"] == model.num_parameters()
 
 
 def test_table() -> None:

@@ -1,10 +1,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 from rich.text import Text
 
 from helpers.command_line import refuse, smht, succeed
-from smht import PRESETS, SmhtForCausalLM, preset_config
+from smht import PRESETS, SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtModel, preset_config
+
+MODELS = {"decoder": SmhtForCausalLM, "encoder": SmhtModel, "encoder_decoder": SmhtForSeq2SeqLM}
 
 
 def test_the_mini_model_of_the_seed() -> None:
@@ -23,7 +26,9 @@ def test_parts_sum_to_the_total_and_to_what_pytorch_counts(name: str) -> None:
     for side in ("model", "dense"):
         for cost, total in values["total"][side].items():
             assert sum(part[side][cost] for part in values["parts"]) == total
-    model = SmhtForCausalLM(preset_config(name))
+    config = preset_config(name)
+    with torch.device("meta"):
+        model = MODELS[config.stack](config)
     assert values["total"]["model"]["parameters"] == sum(weight.numel() for weight in model.parameters())
 
 

@@ -1,6 +1,7 @@
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from safetensors.torch import load_file
 
 from helpers.command_line import FOUR_STEPS, TINY, Result, contents, smht, succeed
-from smht.tasks.text_files import read_texts
-from smht.training import preparation
+from smht.tasks import language_modelling
+from smht.tasks.text_files import STANDARD_LIBRARY, read_texts
+from smht.training.preparation import STANDARD_INPUT_COPY
 from smht.training.progress import TrainingDisplay
 
 Train = Callable[..., Result]
@@ -82,7 +84,7 @@ def test_a_seed_repeats_bit_by_bit_and_another_differs(train: Train, run: Path) 
 
 def test_text_from_standard_input_is_kept_for_resuming(train: Train, text: bytes, run: Path) -> None:
     train("--output", "run", texts=("-",), stdin=text)
-    assert (Path("run") / preparation.STANDARD_INPUT_COPY).read_bytes() == text
+    assert (Path("run") / STANDARD_INPUT_COPY).read_bytes() == text
     assert record_of("run")["results"]["validation_loss"] == record_of(run)["results"]["validation_loss"]
     assert succeed("train", "--resume", "run", "--steps", "5", "--json").json["steps"] == 5
 
@@ -103,7 +105,8 @@ def test_special_tokens_in_text_stay_text(run: Path, text: bytes) -> None:
 
 
 def test_without_text_it_is_the_standard_library(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "standard_library", lambda: read_texts(["text.txt"]))
+    standard = replace(read_texts(["text.txt"]), sources=(STANDARD_LIBRARY,))
+    monkeypatch.setattr(language_modelling, "standard_library", lambda: standard)
     result = train("--output", "run", texts=())
     assert record_of("run")["asked"]["texts"] == []
     assert result.out.endswith("\nnext: smht generate run 'def '\n")
@@ -216,10 +219,10 @@ def test_an_interrupted_run_is_saved_and_ends_as_if_it_had_not_been(
 
 
 def test_interrupted_before_anything_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: object) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation, "read_texts", interrupt)
+    monkeypatch.setattr(language_modelling, "read_texts", interrupt)
     result = smht("train", "text.txt", *TINY, *FOUR_STEPS, "--output", "run")
     assert (result.code, result.out, result.err) == (130, "", "smht: interrupted\n")
     assert not Path("run").exists()

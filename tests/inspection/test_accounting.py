@@ -1,29 +1,43 @@
 import itertools
 import json
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
 
 from smht.errors import UsageError
 from smht.inspection import Accounting, Costs, account, compare
 from smht.layers.block import SPLITTABLE
-from smht.models import SmhtConfig, SmhtForCausalLM, preset_config
+from smht.layers.position import POSITION_ENCODINGS
+from smht.models import SmhtConfig, SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtModel, preset_config
 from smht.models.cache_argument import CACHE_ARGUMENT
+from smht.models.configuration import STACKS
 
 SUBSETS = [subset for size in range(4) for subset in itertools.combinations(SPLITTABLE, size)]
 
 
 @st.composite
 def configs(draw: st.DrawFn) -> SmhtConfig:
-    """Small decoders of every kind."""
+    """Small models of every kind."""
     split = draw(st.sampled_from(SUBSETS))
     heads = draw(st.integers(1, 4))
     head_width = draw(st.integers(1, 4))
     hidden = draw(st.integers(1, 24))
+    stack = draw(st.sampled_from(STACKS))
+    positions = [kind for kind in POSITION_ENCODINGS if kind != "rotary" or head_width % 2 == 0]
+    sparse = draw(st.booleans())
     return SmhtConfig(
+        stack=stack,
+        num_decoder_layers=draw(st.integers(1, 3)) if stack == "encoder_decoder" else None,
+        norm_placement=draw(st.sampled_from(["pre", "post"])),
+        position_embedding=draw(st.sampled_from(positions)),
+        attention_pattern="block_sparse" if sparse else "full",
+        sparse_block_size=draw(st.integers(1, 4)) if sparse else None,
         vocab_size=draw(st.integers(1, 40)),
         hidden_size=heads * head_width,
         num_hidden_layers=draw(st.integers(1, 3)),
@@ -38,21 +52,41 @@ def configs(draw: st.DrawFn) -> SmhtConfig:
     )
 
 
-def eager_model(config: SmhtConfig) -> SmhtForCausalLM:
-    config._attn_implementation = "eager"
-    return SmhtForCausalLM(config).eval()
+def build(config: SmhtConfig) -> PreTrainedModel:
+    """The model of a stack with its head, if it has one; attention as matrix products, which PyTorch counts."""
+    config._attn_implementation = "sdpa" if config.attention_pattern == "block_sparse" else "eager"
+    model = {"decoder": SmhtForCausalLM, "encoder": SmhtModel, "encoder_decoder": SmhtForSeq2SeqLM}[config.stack]
+    return model(config).eval()
+
+
+def count_flops(model: PreTrainedModel, batch: int, tokens: int) -> tuple[FlopCounterMode, Any]:
+    """What a forward pass over `[batch, tokens]` multiplies, and its outputs."""
+    ids = torch.zeros(batch, tokens, dtype=torch.long)
+    inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})}
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        return counter, model(**inputs)
+
+
+def cached_tensors(cache: Any) -> list[torch.Tensor]:
+    """Keys and values of every layer, of both attentions where there are two."""
+    caches = [cache.self_attention_cache, cache.cross_attention_cache] if hasattr(cache, "is_updated") else [cache]
+    return [tensor for part in caches for layer in part.layers for tensor in (layer.keys, layer.values)]
 
 
 def check_against_model(config: SmhtConfig, context: int, batch: int, dtype: torch.dtype) -> None:
-    model = eager_model(config).to(dtype)  # pyright: ignore[reportArgumentType]
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        outputs = model(torch.zeros(batch, context, dtype=torch.long))
+    model = build(config).to(dtype)  # pyright: ignore[reportArgumentType]
+    counter, outputs = count_flops(model, batch, context)
     accounting = account(config, context, dtype)
     tokens = batch * context
     assert accounting.total.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert accounting.total.multiply_adds * tokens * 2 == counter.get_total_flops()
-    cache = [tensor for layer in outputs[CACHE_ARGUMENT].layers for tensor in (layer.keys, layer.values)]
-    assert len(cache) == 2 * config.num_hidden_layers
+    is_whole = config.attention_pattern == "full" or context % min(config.sparse_block_size or 1, context) == 0
+    if is_whole:
+        assert accounting.total.multiply_adds * tokens * 2 == counter.get_total_flops()
+    else:
+        # Rounded up to whole numbers, once a layer.
+        layers = config.num_hidden_layers + (config.num_decoder_layers or 0)
+        assert 0 <= accounting.total.multiply_adds * tokens * 2 - counter.get_total_flops() < layers * tokens * 2
+    cache = cached_tensors(outputs[CACHE_ARGUMENT]) if config.stack != "encoder" else []
     assert accounting.total.cache_values * tokens == sum(tensor.numel() for tensor in cache)
     assert accounting.cache_bytes * tokens == sum(tensor.untyped_storage().nbytes() for tensor in cache)
 
@@ -90,38 +124,42 @@ def test_totals_of_every_combination_of_split_bias_and_tying(split: tuple[str, .
 @settings(deadline=None, max_examples=20)
 def test_each_part_is_what_its_modules_hold_and_multiply(config: SmhtConfig) -> None:
     modules = {
-        "token embedding": ["model.embed_tokens"],
-        "position embedding": ["model.embed_positions"],
-        "query, key, value": ["q_proj", "k_proj", "v_proj"],
-        "attention output": ["o_proj"],
+        "token embedding": ["embed_tokens"],
+        "position embedding": ["embed_positions"],
+        "query, key, value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        "attention output": ["self_attn.o_proj"],
+        "memory: query, key, value": ["cross_attn.q_proj", "cross_attn.k_proj", "cross_attn.v_proj"],
+        "memory: attention output": ["cross_attn.o_proj"],
         "feed-forward": ["mlp"],
-        "layer norms": ["input_layernorm", "post_attention_layernorm"],
-        "final layer norm": ["model.norm"],
+        "layer norms": ["input_layernorm", "post_attention_layernorm", "cross_attention_layernorm"],
+        "final layer norm": ["norm"],
         "language-model head": ["lm_head"],
     }
-    model = eager_model(config)
+    model = build(config)
     tokens = config.max_position_embeddings
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, tokens, dtype=torch.long))
-    flops = {name.removeprefix("SmhtForCausalLM."): sum(by_op.values()) for name, by_op in counter.flop_counts.items()}
-    accounting = account(config)
+    counter, _ = count_flops(model, 1, tokens)
+    flops = {
+        f".{name}.".replace(f".{type(model).__name__}.", ".", 1): sum(by_op.values())
+        for name, by_op in counter.flop_counts.items()
+    }
     # named_parameters leaves out the second name of a tied weight, as an accounting does.
-    parameters = dict(model.named_parameters())
-    for part, endings in modules.items():
-        costs = accounting.part(part).costs
-        owned = [
-            weight.numel()
-            for name, weight in parameters.items()
-            if any(f".{ending}." in f".{name}" for ending in endings)
+    parameters = {f".{name}": weight.numel() for name, weight in model.named_parameters()}
+    for part in account(config).parts:
+        stack, _, name = (
+            part.name.partition(": ") if part.name.startswith(("encoder", "decoder")) else ("", "", part.name)
+        )
+        if name.endswith("scores and mixing"):
+            assert part.costs.parameters == 0
+            continue
+        inside = [other for other in parameters if f".{stack}." in other or not stack]
+        owned = [parameters[other] for other in inside if any(f".{module}." in other for module in modules[name])]
+        multiplied = [
+            count
+            for other, count in flops.items()
+            if (f".{stack}." in other or not stack) and any(other.endswith(f".{module}.") for module in modules[name])
         ]
-        multiplied = [count for name, count in flops.items() if any(name.endswith(ending) for ending in endings)]
-        assert costs.parameters == sum(owned), part
-        assert costs.multiply_adds * tokens * 2 == sum(multiplied), part
-    attention = sum(count for name, count in flops.items() if name.endswith("self_attn"))
-    projections = sum(accounting.part(name).costs.multiply_adds for name in ("query, key, value", "attention output"))
-    scores = accounting.part("attention scores and mixing").costs
-    assert scores.parameters == 0
-    assert (scores.multiply_adds + projections) * tokens * 2 == attention
+        assert part.costs.parameters == sum(owned), part.name
+        assert part.costs.multiply_adds * tokens * 2 == sum(multiplied), part.name
 
 
 @given(config=configs(), data=st.data())
@@ -129,8 +167,12 @@ def test_each_part_is_what_its_modules_hold_and_multiply(config: SmhtConfig) -> 
 def test_causal_attention_leaves_out_the_masked_pairs(config: SmhtConfig, data: st.DataObject) -> None:
     context = data.draw(st.integers(1, config.max_position_embeddings))
     accounting = account(config, context)
+    if config.stack != "decoder" or config.attention_pattern != "full":
+        assert accounting.causal_attention is None
+        return
     full = accounting.part("attention scores and mixing").costs.multiply_adds
     allowed = torch.ones(context, context).tril().sum().item()
+    assert accounting.causal_attention is not None
     assert accounting.causal_attention * context**2 == full * allowed
 
 
@@ -152,20 +194,20 @@ def test_mini_model_of_section_5() -> None:
     assert (dense.total.parameters, split.total.parameters) == (2288, 1904)
 
 
+@pytest.mark.parametrize(("preset", "millions"), [("andrea-12m", 12.8), ("andrea-120m", 98.7), ("andrea-480m", 480.6)])
+def test_andrea_models_of_seed_002(preset: str, millions: float) -> None:
+    dense, split = account(preset_config(preset)), account(preset_config(f"{preset}-split"))
+    assert round(dense.total.parameters / 1e6, 1) == millions
+    for name in ("query, key, value", "attention output", "feed-forward"):
+        heads = preset_config(preset).num_attention_heads
+        assert split.part(name).costs.parameters * heads == dense.part(name).costs.parameters
+
+
 def test_attention_weights_of_seed_002() -> None:
-    config = SmhtConfig(
-        vocab_size=8449,
-        hidden_size=768,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        max_position_embeddings=1024,
-        split=(),
-    )
-    accounting = account(config)
+    accounting = account(preset_config("andrea-120m"))
     attention = accounting.part("query, key, value"), accounting.part("attention output")
     assert sum(part.each.parameters for part in attention) == 2_359_296
     assert sum(part.costs.parameters for part in attention) == 28_311_552
-    assert round(accounting.total.parameters / 1e6, 1) == 98.7
 
 
 def test_a_tied_head_multiplies_but_owns_nothing() -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 from smht.inspection import account, compare, tables
 from smht.inspection.tables import render_table
 from smht.models import SmhtConfig, preset_config
+from smht.models.configuration import STACKS
 
 
 def as_text(config: SmhtConfig, width: int = 80) -> str:
@@ -85,15 +86,31 @@ def test_notes_and_context_stand_below() -> None:
     assert "Note: the head width, 8 / 4 = 2, is no multiple of 16" in text
 
 
-def test_every_part_with_a_cost_has_a_row() -> None:
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_part_with_a_cost_has_a_row(stack: str) -> None:
     sections = {
-        "parameters": tables._PARAMETER_ROWS,
-        "multiply_adds": tables._MULTIPLY_ADD_ROWS,
+        "parameters": (*tables._PARAMETER_ROWS, tables._TOKENS, tables._HEAD),
+        "multiply_adds": (*tables._MULTIPLY_ADD_ROWS, tables._HEAD),
         "cache_values": tables._CACHE_ROWS,
     }
-    accounting = account(SmhtConfig())
+    accounting = account(SmhtConfig(stack=stack))
     for measure, section in sections.items():
-        shown = [name for row in section if not row.is_subtotal for name in row.parts]
-        assert sum(getattr(accounting.part(name).costs, measure) for name in shown) == getattr(
-            accounting.total, measure
-        )
+        # Of attention to a memory the table has the sum alone.
+        rows = [row for row in section if not row.is_subtotal or row is tables._MEMORY_SUM]
+        shown = [part for _, parts, _ in tables._lines(accounting, tuple(rows)) for part in parts]
+        assert sum(getattr(part.costs, measure) for part in shown) == getattr(accounting.total, measure)
+
+
+def test_an_encoder_decoder_has_the_rows_of_both_stacks() -> None:
+    text = as_text(SmhtConfig(stack="encoder_decoder", num_decoder_layers=3))
+    for label in ("Encoder: 4 blocks", "Decoder: 3 blocks", "Decoder: cross-attention", "Encoder: Position embedding"):
+        assert label in text, text
+    assert "Encoder: cross-attention" not in text
+    assert "Encoder: Keys and values" not in text
+
+
+def test_an_encoder_has_neither_head_nor_cache() -> None:
+    text = as_text(SmhtConfig(stack="encoder"))
+    assert "LM head" not in text
+    assert "Cache bytes" not in text
+    assert "masked pairs" not in text

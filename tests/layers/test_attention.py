@@ -8,7 +8,7 @@ from helpers.layers import assert_fused_equals_composed, composed_path, output_a
 from helpers.tensors import assert_all_close, embed_blocks, permutation_matrix
 from smht.errors import UsageError
 from smht.layers import ChannelShuffle, MultiHeadAttention, SplitLinear
-from smht.models.attention import eager_attention
+from smht.layers.attention_functions import eager_attention
 
 HIDDEN, HEADS, HEAD_DIM = 12, 3, 4
 SPLITS = list(itertools.product([True, False], repeat=2))

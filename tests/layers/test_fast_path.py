@@ -11,8 +11,8 @@ from torch import nn
 
 from smht import ops
 from smht.layers import Block, SplitLinear
+from smht.layers.attention_functions import eager_attention
 from smht.layers.fast_path import fused_attention_weights, fused_feed_forward_weights, is_fusable
-from smht.models.attention import eager_attention
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 

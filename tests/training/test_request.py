@@ -14,6 +14,7 @@ def test_defaults_ask_for_nothing() -> None:
     asked = TrainRequest().to_dict()
     assert asked["budget"] == {"steps": None, "epochs": None, "seconds": None}
     assert {name for name, value in asked.items() if value not in (None, (), {})} == {
+        "task",
         "validation_fraction",
         "errors",
         "weight_decay",

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 from smht.errors import SmhtError, UsageError
-from smht.tasks.language_modelling import Evaluation
+from smht.tasks.language_modelling import WindowedText
+from smht.tasks.task import Score
 from smht.training import train as training
 from smht.training.budget import Budget
 from smht.training.calibration import Calibration, calibrate
@@ -103,10 +104,10 @@ def test_a_run_folder_holds_what_the_design_says(request_for, quiet, tmp_path):
 def test_the_model_at_the_root_is_the_best_by_validation_loss(request_for, quiet, tmp_path, monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
 
-    def fake_evaluate(*args):
-        return Evaluation(nats=next(losses) * 10, tokens=10, bytes=10)
+    def fake_score(*args, **options):
+        return Score(next(losses), {"bits_per_byte": 1.0})
 
-    monkeypatch.setattr(training, "evaluate", fake_evaluate)
+    monkeypatch.setattr(WindowedText, "score", fake_score)
     outcome = training.start(request_for(), tmp_path / "run", quiet)
 
     assert outcome.record["results"]["best_step"] == 8
@@ -182,7 +183,7 @@ def test_a_finished_run_can_be_extended(request_for, quiet, tmp_path):
     assert max(rows) == 20 and outcome.record["settings"]["steps"] == 20
     # A cosine over 20 steps stands higher after 12 than one over 12, and both end at a tenth of the peak.
     assert rows[13]["learning_rate"] > rows[12]["learning_rate"] * 2
-    assert rows[20]["learning_rate"] == pytest.approx(0.1 * 8e-3, rel=0.1)
+    assert rows[20]["learning_rate"] == pytest.approx(0.1 * 5e-3, rel=0.1)
 
 
 def test_a_run_from_another_starts_with_its_weights(request_for, quiet, tmp_path):

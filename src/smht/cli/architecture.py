@@ -11,6 +11,11 @@ _SPLIT_HELP = "Block-diagonal projections: any of qkv,output,feed_forward, or no
 
 _Flag = tuple[Any, str]
 FLAGS: dict[str, _Flag] = {
+    "stack": (
+        Literal["decoder", "encoder", "encoder_decoder"],
+        "Which Transformer; the task's own by default.",
+    ),
+    "num_decoder_layers": (int, "Blocks of an encoder_decoder's decoder; as many as the encoder's by default."),
     "hidden_size": (int, "Width D; a multiple of the number of heads."),
     "num_hidden_layers": (int, "Number of blocks N."),
     "num_attention_heads": (int, "Number of heads H."),
@@ -18,6 +23,16 @@ FLAGS: dict[str, _Flag] = {
     "split": (str, _SPLIT_HELP),
     "mixing": (Literal["none", "shuffle"], "shuffle deals channels to heads anew in each block."),
     "norm_scope": (Literal["model", "head"], "head gives each head's chunk a LayerNorm of its own."),
+    "norm_placement": (Literal["pre", "post"], "pre: norms before the sub-layers; post: after the sums, as in 2017."),
+    "position_embedding": (
+        Literal["learned", "sinusoidal", "relative", "rotary", "none"],
+        "How the model knows the order of tokens.",
+    ),
+    "attention_pattern": (
+        Literal["full", "block_sparse"],
+        "block_sparse: a token's own block and the last token of each other.",
+    ),
+    "sparse_block_size": (int, "Length of those blocks; the context's square root by default."),
     "projection_bias": (bool, "Add biases to the projections."),
     "tie_word_embeddings": (bool, "Use the token embedding as language-model head."),
     "hidden_act": (

@@ -2,11 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from smht.cli.output import new_table, print_json, quieten_libraries, result_console
+from smht.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    texts: Annotated[list[str], typer.Argument(help="Files, folders, globs or - for standard input.")],
+    texts: Annotated[list[str], typer.Argument(help="Texts, pairs or labelled texts, as `smht train` takes them.")],
     *,
     context: Annotated[int | None, typer.Option(help="Tokens in a window; the model's context if not given.")] = None,
     stride: Annotated[
@@ -28,23 +29,33 @@ def evaluate(
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to run.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Measure how well a trained model predicts a text."""
+    """Measure how well a trained model does on other data."""
     quieten_libraries()
-    from smht.errors import UsageError
-    from smht.tasks import language_modelling
-    from smht.tasks.text_files import read_texts
     from smht.training.device import resolve_device
     from smht.training.run_folder import RunFolder
 
     place = resolve_device(device)
     folder = RunFolder(run)
-    model = folder.load_model(place)
-    tokenizer = folder.load_tokenizer()
+    model, tokenizer = folder.load_model(device=place), folder.load_tokenizer()
+    if folder.task == "language-modelling":
+        _evaluate_text(model, tokenizer, texts, context, stride, errors, json)
+        return
+    if context is not None or stride is not None:
+        raise UsageError(f"--context and --stride are for language models, and {run} is a {folder.task} run")
+    _evaluate_task(folder.task, model, tokenizer, texts, json)
+
+
+def _evaluate_text(
+    model: Any, tokenizer: Any, texts: list[str], context: int | None, stride: int | None, errors: str, json: bool
+) -> None:
+    from smht.tasks import token_stream
+    from smht.tasks.text_files import read_texts
+
     longest = model.config.max_position_embeddings
     if context is not None and not 1 <= context <= longest:
         raise UsageError(f"context = {context} must be at least 1 and at most the model's {longest}")
-    stream = language_modelling.tokenize(tokenizer, read_texts(texts), errors)
-    result = language_modelling.evaluate(model, stream, context or longest, stride)
+    stream = token_stream.tokenize(tokenizer, read_texts(texts), errors)
+    result = token_stream.evaluate(model, stream, context or longest, stride)
     values = {
         "loss": result.loss,
         "perplexity": result.perplexity if math.isfinite(result.perplexity) else None,  # JSON has no infinity
@@ -60,4 +71,21 @@ def evaluate(
     table.add_row("perplexity", f"{result.perplexity:.3f}")
     table.add_row("bits per byte", f"{result.bits_per_byte:.4f}")
     table.add_row("predicted", f"{result.tokens:,} tokens, {result.bytes:,} bytes")
+    result_console().print(table)
+
+
+def _evaluate_task(name: str, model: Any, tokenizer: Any, sources: list[str], json: bool) -> None:
+    from smht.tasks.table import find_task
+
+    task = find_task(name)
+    examples = task.encode_for_evaluation(sources, model, tokenizer)
+    score = examples.score(model, is_final=True)
+    if json:
+        print_json({"loss": score.loss, **score.metrics, "examples": examples.validation_items})
+        return
+    table = new_table()
+    table.add_row("loss", f"{score.loss:.4f} {task.loss_unit.replace('/', ' per ')}")
+    for metric in task.metrics:
+        table.add_row(metric.label, metric.template.format(score.metrics[metric.name]))
+    table.add_row("examples", f"{examples.validation_items:,}")
     result_console().print(table)

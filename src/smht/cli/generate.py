@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,7 +19,10 @@ def generate(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     prompt: Annotated[
         str | None,
-        typer.Argument(help="Text to go on from; standard input if - or piped in, else nothing.", show_default=False),
+        typer.Argument(
+            help="Text to go on from, or to translate line by line; standard input if - or piped in, else nothing.",
+            show_default=False,
+        ),
     ] = None,
     *,
     temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8,
@@ -27,17 +30,17 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="Only the likeliest tokens of total probability P.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 256,
     samples: Annotated[int, typer.Option(help="How many texts.")] = 1,
+    beams: Annotated[
+        int | None, typer.Option(help="For translation: how many beginnings to keep.", show_default="1")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the first text; the next ones count up.")] = 0,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to run.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the texts as JSON.")] = False,
 ) -> None:
-    """Let a trained model continue a text."""
+    """Let a trained model continue a text, or translate one."""
     quieten_libraries()
-    from dataclasses import replace
-
     from smht.errors import UsageError
-    from smht.tasks.generation import Sampling, encode_prompt, stream_text
-    from smht.tokenization import tokenizer_kind
+    from smht.tasks.generation import Sampling
     from smht.training.device import resolve_device
     from smht.training.run_folder import RunFolder
 
@@ -45,9 +48,46 @@ def generate(
     if samples < 1:
         raise UsageError(f"samples = {samples} must be at least 1")
     place = resolve_device(device)
-    model = RunFolder(run).load_model(place)
-    tokenizer = RunFolder(run).load_tokenizer()
+    folder = RunFolder(run)
+    folder.refuse_other_tasks("generate", "language-modelling", "translation")
+    tokenizer, model = folder.load_tokenizer(), folder.load_model(device=place)
     text = _read_prompt(prompt)
+    if folder.task == "translation":
+        _translate(model, tokenizer, text, beams or 1, json)
+        return
+    if beams is not None:
+        raise UsageError("--beams is for translation runs: a language model samples")
+    _continue(model, tokenizer, text, sampling, samples, json)
+
+
+def _translate(model: Any, tokenizer: Any, text: bytes, beams: int, json: bool) -> None:
+    """Each line's translation on a line."""
+    from smht.errors import UsageError
+    from smht.tasks.translation import encode_source, translate
+
+    if beams < 1:
+        raise UsageError(f"beams = {beams} must be at least 1")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UsageError("nothing to translate: give a sentence, or pipe in one a line")
+    context = model.config.max_position_embeddings
+    sources = [encode_source(tokenizer, line, f"line {number}", context) for number, line in enumerate(lines, 1)]
+    translations = translate(model, tokenizer, sources, context, beams)
+    if json:
+        pairs = zip(lines, translations, strict=True)
+        print_json([{"source": line.decode("utf-8", "replace"), "target": target} for line, target in pairs])
+        return
+    for translation in translations:
+        print(harmless(translation))
+
+
+def _continue(model: Any, tokenizer: Any, text: bytes, sampling: Any, samples: int, json: bool) -> None:
+    """Texts that go on from a prompt."""
+    from dataclasses import replace
+
+    from smht.tasks.generation import encode_prompt, stream_text
+    from smht.tokenization import tokenizer_kind
+
     if tokenizer_kind(tokenizer) != "byte":
         _check_utf8(text)
     ids = encode_prompt(tokenizer, text)
@@ -60,7 +100,7 @@ def generate(
         )
     texts = []
     for number in range(samples):
-        pieces = stream_text(model, tokenizer, ids, replace(sampling, seed=seed + number))
+        pieces = stream_text(model, tokenizer, ids, replace(sampling, seed=sampling.seed + number))
         if json:
             texts.append("".join(pieces))
             continue

@@ -55,11 +55,11 @@ def summary(
 def _configuration(run: Path | None, preset: str | None, flags: dict[str, Any]) -> tuple[Any, str]:
     from smht.errors import UsageError
     from smht.models import preset_config
-    from smht.training.preparation import DEFAULT_PRESET
+    from smht.tasks.language_modelling import LanguageModelling
     from smht.training.run_folder import RunFolder
 
     if run is None:
-        name = preset or DEFAULT_PRESET
+        name = preset or LanguageModelling.preset
         fields = {"max_position_embeddings" if flag == "context" else flag: value for flag, value in flags.items()}
         return preset_config(name, **fields), f"{name}, changed" if flags else name
     given = ["preset"] if preset is not None else list(flags)

@@ -10,8 +10,6 @@ from smht.cli.architecture import with_architecture
 from smht.cli.output import harmless, new_table, print_json, progress_console, quieten_libraries, result_console
 from smht.cli.sections import SectionedCommand
 
-_SAMPLE_TOKENS = 160
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -29,11 +27,21 @@ def train(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, folders, globs or - for standard input; none for the Python standard library's source.",
+            help="Files, folders, globs or - for standard input; none for the task's own: the Python standard "
+            "library's source, or numbers:id-sv for translation.",
             show_default=False,
         ),
     ] = None,
     *,
+    task: Annotated[
+        Literal["language-modelling", "translation", "classification"] | None,
+        _option(
+            "Text",
+            "What to learn: the next token; the target of tab-separated or JSONL pairs, numbers:LANG-LANG or "
+            "dates:LANG-LANG; the label of CSV or JSONL texts, or movie-reviews.",
+            default="language-modelling",
+        ),
+    ] = None,
     dataset: Annotated[
         str | None,
         _option("Text", "A Hugging Face dataset instead of texts; options follow: NAME?config=C&split=S&column=C."),
@@ -50,7 +58,8 @@ def train(
         _option("Text", "Refuse bytes that are not UTF-8, or put U+FFFD in their place.", default="strict"),
     ] = None,
     tokenizer: Annotated[
-        Literal["byte", "bpe", "char"] | None, _option("Text", "What a token is.", default="bpe")
+        Literal["byte", "bpe", "char"] | None,
+        _option("Text", "What a token is.", default="bpe; char for translation"),
     ] = None,
     vocab_size: Annotated[int | None, _option("Text", "Tokens of the bpe tokenizer.", default="2048")] = None,
     steps: Annotated[int | None, _option("Budget", "Optimizer steps.")] = None,
@@ -65,10 +74,10 @@ def train(
     output: Annotated[Path | None, _option("Run", "The run's folder.", default="runs/run-1 and so on")] = None,
     keep_checkpoints: Annotated[int | None, _option("Run", "How many checkpoints to keep.", default="3")] = None,
     context: Annotated[int | None, _option("Training", "Tokens in a window.", default="the preset's")] = None,
-    batch_size: Annotated[int | None, _option("Training", "Windows a step.", default="about 2,048 tokens")] = None,
-    learning_rate: Annotated[
-        float | None, _option("Training", "Its peak.", default="8e-3 for split models, 3e-3 for dense")
+    batch_size: Annotated[
+        int | None, _option("Training", "Windows, pairs or texts a step.", default="the task's")
     ] = None,
+    learning_rate: Annotated[float | None, _option("Training", "Its peak.", default="the task's")] = None,
     warmup: Annotated[
         int | None,
         _option("Training", "Steps of rising learning rate.", default="100, at most a tenth of the run"),
@@ -87,13 +96,14 @@ def train(
         int | None, _option("Training", "Steps between evaluations.", default="a tenth of the run")
     ] = None,
     preset: Annotated[
-        str | None, _option("Architecture", "Named architecture; `smht presets` lists them.", default="smht-small")
+        str | None, _option("Architecture", "Named architecture; `smht presets` lists them.", default="the task's")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     architecture: dict[str, Any],
 ) -> None:
-    """Train a language model on text, or go on with a run."""
+    """Train a model on text, or go on with a run."""
     given = {
+        "task": task,
         "texts": tuple(texts) if texts else None,
         "dataset": dataset,
         "validation_texts": tuple(validation) if validation else None,
@@ -159,11 +169,12 @@ def _report(outcome: Any, json: bool) -> None:
     elif not interrupted:
         console = result_console()
         console.print("\n[bold]sample[/]")
-        console.print(harmless(_sample(run)), markup=False, highlight=False, soft_wrap=True)
+        console.print(harmless(_sample(outcome)), markup=False, highlight=False, soft_wrap=True)
         console.print("\n[bold]results[/]")
-        console.print(_table(record))
+        console.print(_table(record, outcome.prepared.task))
         console.print()
-        console.print(_next_command(outcome), markup=False, highlight=False, soft_wrap=True)
+        command = outcome.prepared.task.next_command(str(run.path), outcome.prepared.data)
+        console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         progress_console().print(
             f"stopped after step {record['results']['steps']:,} and saved; "
@@ -175,28 +186,19 @@ def _report(outcome: Any, json: bool) -> None:
         raise typer.Exit(130)
 
 
-def _sample(run: Any) -> str:
-    from smht.tasks.generation import Sampling, encode_prompt, stream_text
-
-    tokenizer = run.load_tokenizer()
-    sampling = Sampling(max_new_tokens=_SAMPLE_TOKENS)
-    return "".join(stream_text(run.load_model(), tokenizer, encode_prompt(tokenizer, b""), sampling))
+def _sample(outcome: Any) -> str:
+    prepared, run = outcome.prepared, outcome.run
+    return prepared.task.sample(run.load_model(), prepared.tokenizer, prepared.data)
 
 
-def _next_command(outcome: Any) -> str:
-    asked = outcome.record["asked"]
-    is_python = not asked["texts"] and not asked["dataset"]
-    return f"next: smht generate {shlex.quote(str(outcome.run.path))} {shlex.quote('def ' if is_python else 'The ')}"
-
-
-def _table(record: dict[str, Any]) -> Any:
+def _table(record: dict[str, Any], task: Any) -> Any:
     from smht.training.quantities import format_duration
 
     results = record["results"]
     table = new_table()
     rows = {
-        "validation loss": f"{results['validation_loss']:.4f} nats per token",
-        "bits per byte": f"{results['bits_per_byte']:.4f}",
+        "validation loss": f"{results['validation_loss']:.4f} {task.loss_unit.replace('/', ' per ')}",
+        **{metric.label: metric.template.format(results[metric.name]) for metric in task.metrics},
         "best at step": f"{results['best_step']:,} of {results['steps']:,}",
         "trained on": f"{results['tokens']:,} tokens",
         "time": f"{format_duration(results['seconds'])}, evaluations included",

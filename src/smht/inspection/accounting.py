@@ -6,28 +6,36 @@ Seed 000, section 5, for any `SmhtConfig`. `D` hidden size, `F` feed-forward wid
 | part | parameters | multiply-adds a token | cache values a token |
 |---|---|---|---|
 | token embedding | V·D | | |
-| position embedding | max_position_embeddings·D | | |
+| position embedding | max_position_embeddings·D if learned, 32·H if relative | | |
 | query, key, value | N·3·D²/h | N·3·D²/h | N·2·D |
 | attention scores and mixing | | N·2·T·D | |
 | attention output | N·D²/h | N·D²/h | |
 | feed-forward | N·2·D·F/h | N·2·D·F/h | |
 | layer norms | N·4·D | | |
-| final layer norm | 2·D | | |
+| final layer norm | 2·D, or 0 if the norms stand after the sums | | |
 | language-model head | V·D, or 0 if tied | V·D | |
 
-A projection with a bias has as many parameters more as it has outputs.
+A projection with a bias has as many parameters more as it has outputs. Where attention is block-sparse, a token is
+multiplied with `b` tokens of its block and `⌈T/b⌉` others in place of `T`.
+
+An encoder has no cache and no head. An encoder-decoder has both stacks' parts, with their names in front; a decoder
+block has attention to the memory as well, with parts of its own and a third norm. Its multiply-adds are those for one
+source and one target token, each text as long as the context; keys and values of the memory are cached for each
+source token.
 
 Multiply-adds are those of the matrix products in a forward pass, half of what PyTorch's `FlopCounterMode`
 counts: look-ups, biases, norms, softmax and activations are left out, and attention multiplies all `T·T` pairs of
 tokens, the masked ones too.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from smht.errors import UsageError, did_you_mean
+from smht.layers.position import NUM_BUCKETS
 from smht.models import SmhtConfig
 
 
@@ -79,7 +87,7 @@ class Accounting:
         total: by a formula of its own.
         context: `T`, how many tokens attention looks at.
         causal_attention: multiply-adds a token of attention scores and mixing where masked pairs are left out,
-            averaged over the context: N·D·(T + 1).
+            averaged over the context: N·D·(T + 1); None where attention is not causal and full.
         dtype: of the keys and values in the cache.
 
     Raises:
@@ -89,7 +97,7 @@ class Accounting:
     parts: tuple[Part, ...]
     total: Costs
     context: int
-    causal_attention: int
+    causal_attention: int | None
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
@@ -151,29 +159,85 @@ def account(config: SmhtConfig, context: int | None = None, dtype: torch.dtype |
         parts=_parts(config, tokens),
         total=_total(config, tokens),
         context=tokens,
-        causal_attention=config.num_hidden_layers * config.hidden_size * (tokens + 1),
+        causal_attention=_causal_attention(config, tokens),
         dtype=dtype or _dtype_of(config),
     )
 
 
+def _causal_attention(config: SmhtConfig, tokens: int) -> int | None:
+    if config.stack != "decoder" or config.attention_pattern != "full":
+        return None
+    return config.num_hidden_layers * config.hidden_size * (tokens + 1)
+
+
 def _parts(config: SmhtConfig, tokens: int) -> tuple[Part, ...]:
-    width, hidden, layers = config.hidden_size, _intermediate_size(config), config.num_hidden_layers
-    embedding = config.vocab_size * width
+    embedding = config.vocab_size * config.hidden_size
+    parts = [Part("token embedding", Costs(parameters=embedding))]
+    for stack in stacks_of(config):
+        parts += _stack_parts(config, stack, tokens)
+    if config.stack != "encoder":
+        parts.append(Part("language-model head", Costs(0 if config.tie_word_embeddings else embedding, embedding)))
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack of a model: what its parts' names begin with, and how many blocks it has of which kind."""
+
+    prefix: str
+    layers: int
+    is_cached: bool
+    has_memory: bool
+
+
+def stacks_of(config: SmhtConfig) -> tuple[Stack, ...]:
+    """The one stack, or encoder and decoder."""
+    if config.stack != "encoder_decoder":
+        return (Stack("", config.num_hidden_layers, is_cached=config.stack == "decoder", has_memory=False),)
+    assert config.num_decoder_layers is not None
     return (
-        Part("token embedding", Costs(parameters=embedding)),
-        Part("position embedding", Costs(parameters=config.max_position_embeddings * width)),
-        Part("query, key, value", _projection(config, "qkv", width, width) * 3 + Costs(cache_values=2 * width), layers),
-        Part("attention scores and mixing", Costs(multiply_adds=2 * tokens * width), layers),
-        Part("attention output", _projection(config, "output", width, width), layers),
-        Part(
-            "feed-forward",
-            _projection(config, "feed_forward", width, hidden) + _projection(config, "feed_forward", hidden, width),
-            layers,
-        ),
-        Part("layer norms", Costs(parameters=4 * width), layers),
-        Part("final layer norm", Costs(parameters=2 * width)),
-        Part("language-model head", Costs(0 if config.tie_word_embeddings else embedding, embedding)),
+        Stack("encoder: ", config.num_hidden_layers, is_cached=False, has_memory=False),
+        Stack("decoder: ", config.num_decoder_layers, is_cached=True, has_memory=True),
     )
+
+
+def _stack_parts(config: SmhtConfig, stack: Stack, tokens: int) -> Iterator[Part]:
+    width, hidden, layers = config.hidden_size, _intermediate_size(config), stack.layers
+
+    def part(name: str, each: Costs, layers: int | None = None) -> Part:
+        return Part(stack.prefix + name, each, layers)
+
+    projection = _projection(config, "qkv", width, width)
+    output = _projection(config, "output", width, width)
+    cached = Costs(cache_values=2 * width)
+    yield part("position embedding", Costs(parameters=_position_parameters(config)))
+    yield part("query, key, value", projection * 3 + (cached if stack.is_cached else Costs()), layers)
+    yield part("attention scores and mixing", Costs(multiply_adds=_attention_multiply_adds(config, tokens)), layers)
+    yield part("attention output", output, layers)
+    if stack.has_memory:
+        yield part("memory: query, key, value", projection * 3 + cached, layers)
+        yield part("memory: attention scores and mixing", Costs(multiply_adds=2 * tokens * width), layers)
+        yield part("memory: attention output", output, layers)
+    up, down = _projection(config, "feed_forward", width, hidden), _projection(config, "feed_forward", hidden, width)
+    yield part("feed-forward", up + down, layers)
+    yield part("layer norms", Costs(parameters=(6 if stack.has_memory else 4) * width), layers)
+    yield part("final layer norm", Costs(parameters=2 * width if config.norm_placement == "pre" else 0))
+
+
+def _position_parameters(config: SmhtConfig) -> int:
+    if config.position_embedding == "learned":
+        return config.max_position_embeddings * config.hidden_size
+    return NUM_BUCKETS * config.num_attention_heads if config.position_embedding == "relative" else 0
+
+
+def _attention_multiply_adds(config: SmhtConfig, tokens: int) -> int:
+    """Of scores and mixing in one block, a token; of a sparse pattern with an unfinished block, rounded up."""
+    if config.attention_pattern == "full":
+        return 2 * tokens * config.hidden_size
+    assert config.sparse_block_size is not None
+    block = min(config.sparse_block_size, tokens)
+    count = -(-tokens // block)
+    return -(-2 * config.hidden_size * (block + count) * count * block // tokens)
 
 
 def _projection(config: SmhtConfig, name: str, inputs: int, outputs: int) -> Costs:
@@ -183,15 +247,25 @@ def _projection(config: SmhtConfig, name: str, inputs: int, outputs: int) -> Cos
 
 def _total(config: SmhtConfig, tokens: int) -> Costs:
     """Without going by part, so that a part left out or counted twice shows."""
-    width, hidden, layers = config.hidden_size, _intermediate_size(config), config.num_hidden_layers
-    tables = config.vocab_size * (1 if config.tie_word_embeddings else 2) + config.max_position_embeddings
+    width, hidden, two_stacks = config.hidden_size, _intermediate_size(config), config.stack == "encoder_decoder"
+    decoder_layers = (config.num_decoder_layers or 0) if two_stacks else 0
+    layers = config.num_hidden_layers + decoder_layers
+    heads = {"encoder": 0}.get(config.stack, 1)
+    tables = config.vocab_size * (1 + (0 if config.tie_word_embeddings else heads)) * width
+    positions = _position_parameters(config) * (2 if two_stacks else 1)
     qkv, output, feed_forward = (_blocks(config, name) for name in ("qkv", "output", "feed_forward"))
-    weights = 3 * width**2 // qkv + width**2 // output + 2 * width * hidden // feed_forward
-    biases = (5 * width + hidden) if config.projection_bias else 0
+    attention = 3 * width**2 // qkv + width**2 // output
+    weights = layers * (attention + 2 * width * hidden // feed_forward) + decoder_layers * attention
+    biases = layers * (5 * width + hidden) + decoder_layers * 4 * width if config.projection_bias else 0
+    norms = 2 * layers + decoder_layers
+    if config.norm_placement == "pre":
+        norms += 2 if two_stacks else 1
+    scores = layers * _attention_multiply_adds(config, tokens) + decoder_layers * 2 * tokens * width
+    cached_layers = {"decoder": layers, "encoder": 0, "encoder_decoder": 2 * decoder_layers}[config.stack]
     return Costs(
-        parameters=tables * width + layers * (weights + biases) + (2 * layers + 1) * 2 * width,
-        multiply_adds=layers * (weights + 2 * tokens * width) + config.vocab_size * width,
-        cache_values=2 * layers * width,
+        parameters=tables + positions + weights + biases + norms * 2 * width,
+        multiply_adds=weights + scores + heads * config.vocab_size * width,
+        cache_values=2 * cached_layers * width,
     )
 
 

@@ -1,35 +1,17 @@
-"""Multi-head attention with split or dense projections (seed 000, steps 3b to 3g)."""
+"""Multi-head attention with split or dense projections (seed 000, steps 3b to 3g; seed 004)."""
 
 import math
 from typing import Any, Protocol
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smht import ops
 from smht.errors import UsageError
+from smht.layers.attention_functions import AttentionFunction, sdpa_attention
 from smht.layers.fast_path import SDPA_FUNCTIONS, fused_attention_weights
 from smht.layers.mixing import ChannelShuffle
+from smht.layers.position import rotate
 from smht.layers.projection import make_projection
-
-
-class AttentionFunction(Protocol):
-    """Attention between projected heads; the signature is that of transformers' attention interface."""
-
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        *,
-        scaling: float,
-        dropout: float,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """`[B, H, T, K]` three times to the output `[B, T, H, K]` and, where it has them, the weights."""
-        ...
 
 
 class KeyValueCache(Protocol):
@@ -40,32 +22,16 @@ class KeyValueCache(Protocol):
         ...
 
 
-def sdpa_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    dropout: float,
-    is_causal: bool = True,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """PyTorch's `scaled_dot_product_attention`: `softmax(q · kᵀ · scaling) · v`."""
-    mixed = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=attention_mask,
-        dropout_p=dropout,
-        is_causal=is_causal and attention_mask is None and query.shape[2] > 1,
-        scale=scaling,
-    )
-    return mixed.transpose(1, 2), None
+class MemoryCache(Protocol):
+    """Keys and values of what a decoder attends to, which stay the same from token to token."""
 
+    def load(self, layer_idx: int) -> tuple[Tensor, Tensor] | None:
+        """Keys and values `[B, H, S, K]` of a layer, if they were saved."""
+        ...
 
-SDPA_FUNCTIONS.add(sdpa_attention)
+    def save(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> None:
+        """Keep keys and values `[B, H, S, K]` of a layer."""
+        ...
 
 
 class MultiHeadAttention(nn.Module):
@@ -125,6 +91,8 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
         attention_function: AttentionFunction = sdpa_attention,
+        memory_cache: MemoryCache | None = None,
+        rotation: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `query` to `key` and `value`.
@@ -136,6 +104,8 @@ class MultiHeadAttention(nn.Module):
             mask: broadcastable to `[B, H, T, S]`; boolean, True where attention is allowed, or added to the scores.
             cache: takes the new keys and values and gives all so far.
             attention_function: computes attention between the projected heads.
+            memory_cache: keeps the projected `key` and `value` of the first call for later ones.
+            rotation: cosines and sines of the tokens' positions (`smht.layers.position.rotate`), in self-attention.
             **kwargs: handed to `attention_function`.
 
         Returns:
@@ -148,7 +118,8 @@ class MultiHeadAttention(nn.Module):
             raise UsageError(f"attention takes [B, T, D], got shape {list(query.shape)}")
         query = self._shuffle(query)
         is_self_attention = key is None and value is None
-        if is_self_attention and cache is None and attention_function in SDPA_FUNCTIONS:
+        caches = (cache, memory_cache)
+        if is_self_attention and rotation is None and caches == (None, None) and attention_function in SDPA_FUNCTIONS:
             weights = fused_attention_weights(self.q_proj, self.k_proj, self.v_proj, self.o_proj)
             if weights is not None:
                 is_causal = kwargs.get("is_causal", self.is_causal) and mask is None
@@ -156,10 +127,10 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else self._shuffle(key)
         value = key if value is None else self._shuffle(value)
 
-        heads = (-1, self.head_dim)
-        query_heads = self.q_proj(query).unflatten(-1, heads).transpose(1, 2)
-        key_heads = self.k_proj(key).unflatten(-1, heads).transpose(1, 2)
-        value_heads = self.v_proj(value).unflatten(-1, heads).transpose(1, 2)
+        query_heads = self._to_heads(self.q_proj(query))
+        key_heads, value_heads = self._project_memory(key, value, memory_cache)
+        if rotation is not None:
+            query_heads, key_heads = rotate(query_heads, *rotation), rotate(key_heads, *rotation)
         if cache is not None:
             key_heads, value_heads = cache.update(key_heads, value_heads, self.layer_idx)
         mixed, attention_weights = attention_function(
@@ -174,6 +145,20 @@ class MultiHeadAttention(nn.Module):
         )
         output = self.o_proj(mixed.reshape(query.shape))
         return self._undo_shuffle(output), attention_weights
+
+    def _project_memory(self, key: Tensor, value: Tensor, memory_cache: MemoryCache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values per head, `[B, H, S, K]` each; computed once where there is a cache for them."""
+        kept = None if memory_cache is None else memory_cache.load(self.layer_idx)
+        if kept is not None:
+            return kept
+        key_heads, value_heads = self._to_heads(self.k_proj(key)), self._to_heads(self.v_proj(value))
+        if memory_cache is not None:
+            memory_cache.save(key_heads, value_heads, self.layer_idx)
+        return key_heads, value_heads
+
+    def _to_heads(self, x: Tensor) -> Tensor:
+        """`[B, T, D]` to `[B, H, T, K]`."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _fused(self, x: Tensor, weights: tuple[Tensor, ...], mask: Tensor | None, is_causal: bool) -> Tensor:
         q_weight, k_weight, v_weight, o_weight = weights

@@ -1,15 +1,18 @@
 """`SmhtConfig`: the one description of an architecture."""
 
+import copy
 import math
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from smht.errors import UsageError, did_you_mean
-from smht.layers.block import SPLITTABLE
+from smht.layers.block import NORM_PLACEMENTS, SPLITTABLE
+from smht.layers.norm import NORM_SCOPES
+from smht.layers.position import POSITION_ENCODINGS
 from smht.ops.activation import ACTIVATIONS
 
 _TRANSFORMERS_FIELDS = {field.name for field in fields(PreTrainedConfig)}
@@ -28,8 +31,21 @@ _TRANSFORMERS_EXTRAS = {
     "torch_dtype",
 }
 
+STACKS = ("decoder", "encoder", "encoder_decoder")
+"""Which Transformer."""
 
-_CHOICES = {"mixing": ("none", "shuffle"), "norm_scope": ("model", "head"), "hidden_act": tuple(ACTIVATIONS)}
+ATTENTION_PATTERNS = ("full", "block_sparse")
+"""Which pairs of tokens attend."""
+
+_CHOICES = {
+    "stack": STACKS,
+    "mixing": ("none", "shuffle"),
+    "norm_scope": NORM_SCOPES,
+    "norm_placement": NORM_PLACEMENTS,
+    "position_embedding": tuple(POSITION_ENCODINGS),
+    "attention_pattern": ATTENTION_PATTERNS,
+    "hidden_act": tuple(ACTIVATIONS),
+}
 
 
 @strict
@@ -42,14 +58,22 @@ class SmhtConfig(PreTrainedConfig):
     Args:
         vocab_size: `V`, number of tokens.
         hidden_size: `D`, a multiple of `num_attention_heads`.
-        num_hidden_layers: `N`, number of blocks.
+        num_hidden_layers: `N`, number of blocks; of the encoder's, where there are two stacks.
         num_attention_heads: `H`.
         intermediate_size: `F`, 4·D if not given; a multiple of `H` where the feed-forward is split.
-        max_position_embeddings: the context: how many positions have an embedding.
+        max_position_embeddings: the context: how many positions there are.
+        stack: `decoder`, which sees only what came before; `encoder`, which looks both ways; `encoder_decoder`, where
+            a decoder attends to an encoder's output.
+        num_decoder_layers: the decoder's blocks in an `encoder_decoder`; as many as the encoder's if not given.
         split: which projections are block-diagonal, any of `qkv`, `output`, `feed_forward`; `()` is the dense twin.
         mixing: `none`, or `shuffle`: block `l` assigns channels to heads by the `l`-th power of the transpose of
             `[H, K]`, over a fixed residual order.
         norm_scope: LayerNorm over the whole vector (`model`) or over each head's chunk alone (`head`).
+        norm_placement: a norm before each sub-layer and one at the end (`pre`), or one after each residual sum and
+            none at the end (`post`).
+        position_embedding: `learned`, `sinusoidal`, `relative`, `rotary` or `none` (`smht.layers.position`).
+        attention_pattern: `full`, or `block_sparse`: a token's own block and the last token of each other.
+        sparse_block_size: length of those blocks; √`max_position_embeddings`, rounded, if not given.
         projection_bias: whether the projections add a bias.
         tie_word_embeddings: whether the language-model head is the transposed token embedding.
         hidden_act: activation of the feed-forward, a name in `smht.ops.activation.ACTIVATIONS`.
@@ -58,6 +82,10 @@ class SmhtConfig(PreTrainedConfig):
         attention_dropout: probability that an attention weight is dropped in training.
         initializer_range: standard deviation of fresh weights; by each layer's fan-in if not given.
         use_cache: whether the model returns keys and values for generation.
+        bos_token_id: begins a text; like the other ids, the tokenizer's.
+        eos_token_id: ends a text.
+        pad_token_id: fills up rows of a batch.
+        decoder_start_token_id: what an `encoder_decoder` begins its output with; `bos_token_id` if not given.
 
     Raises:
         UsageError: a value or a combination that makes no model, or an unknown name (the nearest is offered).
@@ -78,9 +106,15 @@ class SmhtConfig(PreTrainedConfig):
     num_attention_heads: int = 4
     intermediate_size: int | None = None
     max_position_embeddings: int = 256
+    stack: str = "decoder"
+    num_decoder_layers: int | None = None
     split: tuple[str, ...] | list[str] = SPLITTABLE
     mixing: str = "none"
     norm_scope: str = "model"
+    norm_placement: str = "pre"
+    position_embedding: str = "learned"
+    attention_pattern: str = "full"
+    sparse_block_size: int | None = None
     projection_bias: bool = False
     tie_word_embeddings: bool = False
     hidden_act: str = "gelu"
@@ -92,6 +126,7 @@ class SmhtConfig(PreTrainedConfig):
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)
@@ -100,9 +135,28 @@ class SmhtConfig(PreTrainedConfig):
         # One spelling of each choice: JSON gives lists, and the order of the names means nothing.
         unknown = [name for name in self.split if name not in SPLITTABLE]
         self.split = tuple(name for name in SPLITTABLE if name in self.split) + tuple(unknown)
+        self._fill_in_what_follows()
         super().__post_init__(**kwargs)
         # The decorator calls this too, but wraps what it raises in an error of its own, of two lines.
         self.validate_architecture()
+
+    def _fill_in_what_follows(self) -> None:
+        self.is_encoder_decoder = self.stack == "encoder_decoder"
+        if self.is_encoder_decoder and self.num_decoder_layers is None:
+            self.num_decoder_layers = self.num_hidden_layers
+        if self.is_encoder_decoder and self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.bos_token_id
+        if self.attention_pattern == "block_sparse" and self.sparse_block_size is None:
+            self.sparse_block_size = max(1, round(math.sqrt(max(0, self.max_position_embeddings))))
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Self:
+        """The configuration itself; for the decoder of two stacks, a copy that counts the decoder's blocks."""
+        if not (self.is_encoder_decoder and decoder and not encoder):
+            return self
+        text_config = copy.deepcopy(self)
+        assert self.num_decoder_layers is not None
+        text_config.num_hidden_layers = self.num_decoder_layers
+        return text_config
 
     @property
     def head_dim(self) -> int:
@@ -125,7 +179,12 @@ class SmhtConfig(PreTrainedConfig):
             "intermediate_size",
             "max_position_embeddings",
         )
-        problems = [f"{name} = {getattr(self, name)} must be at least 1" for name in sizes if getattr(self, name) < 1]
+        optional = [name for name in ("num_decoder_layers", "sparse_block_size") if getattr(self, name) is not None]
+        problems = [
+            f"{name} = {getattr(self, name)} must be at least 1"
+            for name in (*sizes, *optional)
+            if getattr(self, name) < 1
+        ]
         if problems:
             return problems
         problems += [
@@ -168,6 +227,21 @@ class SmhtConfig(PreTrainedConfig):
             problems.append(
                 "norm_scope = 'head' would make every output constant where each head is one channel wide; "
                 "use norm_scope = 'model' or fewer heads"
+            )
+        if self.position_embedding == "rotary" and self.head_dim % 2:
+            problems.append(
+                f"position_embedding = 'rotary' turns channels in pairs, and a head is {self.head_dim} channels wide; "
+                "choose sizes that give an even head width"
+            )
+        if self.num_decoder_layers is not None and self.stack != "encoder_decoder":
+            problems.append(
+                f"num_decoder_layers = {self.num_decoder_layers} is for stack = 'encoder_decoder', "
+                f"and this is stack = {self.stack!r}: leave it out"
+            )
+        if self.sparse_block_size is not None and self.attention_pattern != "block_sparse":
+            problems.append(
+                f"sparse_block_size = {self.sparse_block_size} is for attention_pattern = 'block_sparse', "
+                f"and this is attention_pattern = {self.attention_pattern!r}: leave it out"
             )
         return problems
 

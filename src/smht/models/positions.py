@@ -1,13 +1,14 @@
 """Which position each token has."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache
 
 from smht.errors import UsageError
 
 
-def derive_position_ids(inputs_embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
+def count_positions(inputs_embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
     """Positions of the new tokens, counted over real tokens only.
 
     Padding on the left moves no token: the first real token has position 0. Padded places get position 0,
@@ -24,7 +25,7 @@ def derive_position_ids(inputs_embeds: Tensor, attention_mask: Tensor | None, ca
     Raises:
         UsageError: the attention mask ends before the new tokens do.
     """
-    tokens, past = inputs_embeds.shape[1], _cached_tokens(cache)
+    tokens, past = inputs_embeds.shape[1], cached_tokens(cache)
     columns = torch.arange(tokens, device=inputs_embeds.device) + past
     if attention_mask is None or attention_mask.dim() != 2:
         return columns[None]
@@ -39,7 +40,7 @@ def derive_position_ids(inputs_embeds: Tensor, attention_mask: Tensor | None, ca
 
 
 def check_position_ids(position_ids: Tensor, inputs_embeds: Tensor, cache: Cache | None, max_positions: int) -> None:
-    """Refuse positions that have no embedding.
+    """Refuse positions that the model does not have.
 
     Args:
         position_ids: `[B, T]` or `[1, T]`.
@@ -54,7 +55,7 @@ def check_position_ids(position_ids: Tensor, inputs_embeds: Tensor, cache: Cache
         return
     if position_ids.device.type != "cpu":
         # A look at the values waits for the device, so the length alone has to give reason for it.
-        past = _cached_tokens(cache)
+        past = cached_tokens(cache)
         if not isinstance(past, int) or past + inputs_embeds.shape[1] <= max_positions:
             return
     low, high = (int(bound) for bound in torch.aminmax(position_ids))
@@ -65,5 +66,12 @@ def check_position_ids(position_ids: Tensor, inputs_embeds: Tensor, cache: Cache
         )
 
 
-def _cached_tokens(cache: Cache | None) -> int | Tensor:
+def real_columns(attention_mask: Tensor, columns: int) -> Tensor:
+    """The attention mask `[B, S]` as booleans over `columns` columns; those past its end hold no tokens yet."""
+    mask = attention_mask.bool()[:, :columns]
+    return F.pad(mask, (0, columns - mask.shape[1]))
+
+
+def cached_tokens(cache: Cache | None) -> int | Tensor:
+    """How many tokens the cache holds."""
     return 0 if cache is None else cache.get_seq_length()

@@ -11,9 +11,13 @@ Axis letters: `B` batch, `T` tokens, `D` hidden size, `H` heads, `K` head width 
 from smht.ops.backend import BACKENDS, get_backend, set_backend
 from smht.ops.contract import split_attention, split_feed_forward, split_linear
 from smht.ops.permute import permute_channels
+from smht.ops.sparse_attention import block_sparse_attention, block_sparse_decode, block_sparse_mask
 
 __all__ = [
     "BACKENDS",
+    "block_sparse_attention",
+    "block_sparse_decode",
+    "block_sparse_mask",
     "get_backend",
     "permute_channels",
     "set_backend",

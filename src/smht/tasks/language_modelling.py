@@ -1,235 +1,160 @@
-"""Language modelling: a corpus as one stream of tokens, training windows out of it, and the validation metric.
+"""The task of language modelling: predict the next token of any text."""
 
-A stream is every document between a begin and an end token, one after the other. Axis letters: `B` batch,
-`T` tokens of a window (the context), `S` tokens of the stream.
-"""
-
-import math
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
-from smht.errors import UsageError
 from smht.tasks.corpus import Corpus
-from smht.tokenization import BOS_ID, EOS_ID, encode_document
+from smht.tasks.hold_out import hold_out
+from smht.tasks.hub import HUB_PREFIX
+from smht.tasks.sources import read_again
+from smht.tasks.task import DataRequest, Examples, Item, Metric, Score, Task, TaskData
+from smht.tasks.text_files import STANDARD_INPUT, STANDARD_LIBRARY, read_texts, standard_library
+from smht.tasks.token_stream import TokenStream, TrainingWindows, collate, count_windows, evaluate, tokenize
+from smht.tokenization import decode_document
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-IGNORED = -100
-"""The label of a token that nobody has to predict."""
+    from smht.models import SmhtConfig, SmhtForCausalLM
 
-# Logits of this many numbers at a time bound what an evaluation keeps in memory (64 MiB in fp32).
-_EVALUATION_LOGITS = 1 << 24
+_SAMPLE_TOKENS = 160
 
 
 @dataclass(frozen=True)
-class TokenStream:
-    """A corpus as token ids.
+class TextData(TaskData):
+    """A corpus, divided."""
 
-    Attributes:
-        ids: `[S]`, `uint16` or `uint32`: begin token, document, end token, and so on.
-        num_bytes: bytes of the text, which the tokens other than begin and end tokens stand for.
-    """
+    whole: Corpus
+    training: Corpus
+    validation: Corpus
 
-    ids: np.ndarray
-    num_bytes: int
+    def manifest(self) -> dict[str, dict[str, Any]]:
+        """See `TaskData`."""
+        parts = {"text": self.whole, "training": self.training, "validation": self.validation}
+        return {name: part.to_manifest() for name, part in parts.items()}
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-def tokenize(tokenizer: "PreTrainedTokenizerFast", corpus: Corpus, errors: str = "strict") -> TokenStream:
-    """The corpus as a stream of tokens.
-
-    Args:
-        tokenizer: one of smht's own.
-        corpus: what to tokenize.
-        errors: `strict`, or `replace` for bytes that are not UTF-8.
-
-    Raises:
-        UsageError: text that the tokenizer cannot read; the message says where.
-    """
-    pieces: list[np.ndarray] = []
-    for document in corpus.documents:
-        ids = encode_document(tokenizer, document.data, source=document.name, errors=errors)
-        pieces += [np.array([BOS_ID], ids.dtype), ids, np.array([EOS_ID], ids.dtype)]
-    return TokenStream(np.concatenate(pieces), corpus.num_bytes)
-
-
-class TrainingWindows(Dataset[dict[str, Tensor]]):
-    """Windows of the stream in an order that depends on nothing but the seed and the window's number.
-
-    Window `i` is the same whenever and however often it is asked for, so a resumed run goes on exactly where it
-    stopped. One pass over `windows_per_epoch` windows covers the stream once, from a start that differs from
-    pass to pass, in shuffled order.
-
-    Args:
-        stream: what to learn.
-        context: `T`.
-        seed: of the order.
-        length: how many windows there are in all: steps times batch size.
-
-    Raises:
-        UsageError: the stream is shorter than one window and the token after it.
-    """
-
-    def __init__(self, stream: TokenStream, context: int, seed: int, length: int) -> None:
-        self.windows_per_epoch = count_windows(stream, context)
-        self.stream, self.context, self.seed, self.length = stream, context, seed, length
-        self._epoch = -1
-        self._starts = np.empty(0, np.int64)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """`input_ids` and `labels`, `[T]` each; `labels[t]` is the token after `input_ids[t]`.
-
-        Raises:
-            IndexError: there is no such window, as iteration expects it.
-        """
-        if not 0 <= index < self.length:
-            raise IndexError(f"window {index} is not among the {self.length}")
-        epoch, place = divmod(index, self.windows_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._starts = epoch, self._shuffled_starts(epoch)
-        start = self._starts[place]
-        ids = torch.from_numpy(self.stream.ids[start : start + self.context + 1].astype(np.int64))
-        labels = ids[1:].clone()
-        # What document comes next is chance; where a document ends is not.
-        labels[labels == BOS_ID] = IGNORED
-        return {"input_ids": ids[:-1], "labels": labels}
-
-    def _shuffled_starts(self, epoch: int) -> np.ndarray:
-        generator = np.random.default_rng((self.seed, epoch))
-        spare = len(self.stream) - 1 - self.windows_per_epoch * self.context
-        first = generator.integers(0, spare + 1)
-        return first + self.context * generator.permutation(self.windows_per_epoch)
-
-
-def count_windows(stream: TokenStream, context: int) -> int:
-    """How many windows of `context` tokens, and a token to predict after each, the stream holds.
-
-    Raises:
-        UsageError: not even one.
-    """
-    count = (len(stream) - 1) // context
-    if count < 1:
-        raise UsageError(
-            f"the training text has {len(stream):,} tokens, fewer than one block of {context + 1}: "
-            "give more text or a smaller --context"
+    def describe(self, tokens: int) -> str:
+        """See `TaskData`."""
+        return (
+            f"{self.whole.description}: {self.training.num_bytes:,} bytes to learn from ({tokens:,} tokens), "
+            f"{self.validation.num_bytes:,} held out; sha256 {self.whole.sha256[:12]}"
         )
-    return count
+
+    def texts(self, errors: str) -> list[str]:
+        """See `TaskData`."""
+        documents = self.training.documents
+        return [decode_document(document.data, source=document.name, errors=errors) for document in documents]
+
+    def encode(self, tokenizer: "PreTrainedTokenizerFast", context: int, errors: str) -> "WindowedText":
+        """See `TaskData`."""
+        training = tokenize(tokenizer, self.training, errors)
+        return WindowedText(training, tokenize(tokenizer, self.validation, errors), context)
+
+    def standard_input(self) -> bytes | None:
+        """See `TaskData`."""
+        documents = self.whole.documents
+        return next((document.data for document in documents if document.name == STANDARD_INPUT), None)
 
 
-def collate(windows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor | bool]:
-    """A batch for the model: labels that are already shifted, and no cache."""
-    labels = torch.stack([window["labels"] for window in windows])
-    return {
-        "input_ids": torch.stack([window["input_ids"] for window in windows]),
-        "labels": labels,
-        "shift_labels": labels,
-        "use_cache": False,
-    }
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model makes of a text.
-
-    Attributes:
-        nats: total surprise, `-Σ ln p(token)`.
-        tokens: how many tokens were predicted.
-        bytes: how many bytes of text these are.
-    """
-
-    nats: float
-    tokens: int
-    bytes: int
-
-    @property
-    def loss(self) -> float:
-        """Nats per token."""
-        return self.nats / self.tokens
-
-    @property
-    def perplexity(self) -> float:
-        """e to the loss; infinite where that overflows."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
-
-    @property
-    def bits_per_byte(self) -> float:
-        """`nats / ln 2 / bytes`: comparable between tokenizers."""
-        return self.nats / math.log(2) / self.bytes
-
-
-def evaluate(model: nn.Module, stream: TokenStream, context: int, stride: int | None = None) -> Evaluation:
-    """Predict every token of the stream once, the first of each document from the begin token.
-
-    The stream is cut into windows of `context` tokens. With a `stride` smaller than the context, windows overlap
-    and only tokens that no earlier window predicted count, so each is predicted from at least
-    `context - stride` tokens (where the stream has them). Begin and end tokens are no text and do not count.
+class WindowedText(Examples):
+    """Two streams of tokens, cut into windows of the context.
 
     Args:
-        model: gives `.logits` `[B, T, V]` for `input_ids`; put into evaluation mode for the time.
-        stream: the text.
+        training: what to learn from.
+        validation: what to evaluate on.
         context: `T`.
-        stride: how far a window is from the next; the context if not given.
 
     Raises:
-        UsageError: a stride below 1 or above the context.
+        UsageError: the training text is shorter than one window.
     """
-    stride = context if stride is None else stride
-    if not 1 <= stride <= context:
-        raise UsageError(f"stride = {stride} must be at least 1 and at most the context of {context}")
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    nats, tokens = 0.0, 0
-    try:
-        with torch.inference_mode():
-            for inputs, labels in _evaluation_batches(model, stream, context, stride):
-                logits = model(input_ids=inputs.to(device), use_cache=False).logits
-                losses = F.cross_entropy(
-                    logits.flatten(0, 1).float(), labels.flatten().to(device), ignore_index=IGNORED, reduction="sum"
-                )
-                nats += losses.double().item()
-                tokens += int((labels != IGNORED).sum())
-    finally:
-        model.train(was_training)
-    return Evaluation(nats, tokens, stream.num_bytes)
+
+    def __init__(self, training: TokenStream, validation: TokenStream, context: int) -> None:
+        self.training, self.validation, self.context = training, validation, context
+        self.items_per_epoch = count_windows(training, context)
+        self.tokens_per_item = float(context)
+        self.validation_items = max(1, (len(validation) - 1) // context)
+        self.token_counts = len(training), len(validation)
+        self.timed_part = 16, max(1.0, self.validation_items / 16)
+
+    def dataset(self, seed: int, length: int, batch_size: int) -> Dataset[Item]:
+        """See `Examples`."""
+        return TrainingWindows(self.training, self.context, seed, length)
+
+    def describe_batch(self, batch_size: int) -> str:
+        """See `Examples`."""
+        return f"{batch_size} × {self.context} tokens"
+
+    def collate(self, items: Sequence[Item]) -> dict[str, Any]:
+        """See `Examples`."""
+        return collate(items)
+
+    def score(self, model: nn.Module, limit: int | None = None, is_final: bool = False) -> Score:
+        """Loss and bits per byte; see `Examples`."""
+        stream = self.validation
+        if limit is not None:
+            ids = stream.ids[: limit * self.context + 1]
+            stream = TokenStream(ids, len(ids))
+        result = evaluate(model, stream, self.context)
+        return Score(result.loss, {"bits_per_byte": result.bits_per_byte})
 
 
-def _evaluation_batches(
-    model: nn.Module, stream: TokenStream, context: int, stride: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Windows of equal length side by side; the last, shorter one alone."""
-    vocab_size = model.config.vocab_size  # pyright: ignore[reportAttributeAccessIssue]
-    batch_size = max(1, _EVALUATION_LOGITS // (int(vocab_size) * context))  # pyright: ignore[reportArgumentType]
-    starts = range(0, len(stream) - 1, stride)
-    end = len(stream) - 1
-    whole = [start for start in starts if start + context <= end]
-    # Of the windows that reach past the end, the first predicts all that no whole one did, if anything.
-    reached = whole[-1] + context if whole else 0
-    rest = [start for start in starts if start + context > end][:1] if reached < end else []
-    batches = [whole[i : i + batch_size] for i in range(0, len(whole), batch_size)] + [[start] for start in rest]
-    for batch in batches:
-        windows = [_evaluation_window(stream, start, context, stride) for start in batch]
-        inputs, labels = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*windows, strict=True))
-        yield inputs, labels
+class LanguageModelling(Task):
+    """Any text; nats per token and bits per byte."""
 
+    name = "language-modelling"
+    stacks = ("decoder",)
+    preset = "smht-small"
+    tokenizer = "bpe"
+    metrics = (Metric("bits_per_byte", "bits per byte", "{:.4f}", "bits/byte"),)
+    loss_unit = "nats/token"
 
-def _evaluation_window(stream: TokenStream, start: int, context: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    ids = stream.ids[start : start + context + 1].astype(np.int64)
-    labels = ids[1:].copy()
-    labels[(labels == BOS_ID) | (labels == EOS_ID)] = IGNORED
-    if start:
-        labels[: context - stride] = IGNORED
-    return ids[:-1], labels
+    def model_class(self) -> "type[SmhtForCausalLM]":
+        """See `Task`."""
+        from smht.models import SmhtForCausalLM
+
+        return SmhtForCausalLM
+
+    def read(self, request: DataRequest, stdin: BinaryIO | None = None, is_again: bool = False) -> TextData:
+        """Any files; the Python standard library's source by default."""
+        if request.dataset:
+            whole = read_again((HUB_PREFIX + request.dataset,))
+        elif is_again:
+            whole = read_again(request.sources, stdin=stdin)
+        else:
+            whole = read_texts(request.sources, stdin=stdin) if request.sources else standard_library()
+        if request.validation_sources:
+            return TextData(whole, whole, read_texts(request.validation_sources))
+        return TextData(whole, *hold_out(whole, fraction=request.validation_fraction))
+
+    def encode_for_evaluation(
+        self, sources: Sequence[str], model: "SmhtForCausalLM", tokenizer: "PreTrainedTokenizerFast"
+    ) -> WindowedText:
+        """Any files, in windows of the model's context."""
+        stream = tokenize(tokenizer, read_texts(sources))
+        return WindowedText(stream, stream, model.config.max_position_embeddings)
+
+    def default_batch_size(self, context: int) -> int:
+        """About 2,048 tokens a step; half as many learned as much in the same time (docs/log.md)."""
+        return max(1, round(2048 / context))
+
+    def default_learning_rate(self, config: "SmhtConfig") -> float:
+        """The rate that did best at width 256 (docs/log.md): a split model bears a higher one than a dense one."""
+        return 5e-3 if config.split else 3e-3
+
+    def sample(self, model: "SmhtForCausalLM", tokenizer: "PreTrainedTokenizerFast", data: TaskData) -> str:
+        """A text that begins where the model likes."""
+        from smht.tasks.generation import Sampling, encode_prompt, stream_text
+
+        sampling = Sampling(max_new_tokens=_SAMPLE_TOKENS)
+        return "".join(stream_text(model, tokenizer, encode_prompt(tokenizer, b""), sampling))
+
+    def next_command(self, run: str, data: TaskData) -> str:
+        """Let it write."""
+        assert isinstance(data, TextData)
+        prompt = "def " if data.whole.sources == (STANDARD_LIBRARY,) else "The "
+        return f"smht generate {shlex.quote(run)} {shlex.quote(prompt)}"

@@ -18,22 +18,21 @@ if TYPE_CHECKING:
 
 def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Console, first_step: int) -> None:
     """Print text, model, budget, learning rate, and the time, memory and disk to expect."""
-    settings, texts = prepared.settings, prepared.texts
-    tokens = settings.steps * settings.batch_size * settings.context
-    passes = settings.steps * settings.batch_size / prepared.windows_per_epoch
+    settings, examples = prepared.settings, prepared.examples
+    items = settings.steps * settings.batch_size
+    tokens, passes = round(items * examples.tokens_per_item), items / examples.items_per_epoch
     going_on = f"; going on after step {first_step:,}" if first_step else ""
     lines = {
-        "text": f"{texts.whole.description}: {texts.training.num_bytes:,} bytes to learn from "
-        f"({len(prepared.training):,} tokens), {texts.validation.num_bytes:,} held out; "
-        f"sha256 {texts.whole.sha256[:12]}",
+        "text": prepared.data.describe(examples.token_counts[0]),
         "model": f"{prepared.model.num_parameters():,} parameters: {describe_architecture(prepared.model.config)}",
-        "budget": f"{settings.steps:,} steps of {settings.batch_size} × {settings.context} tokens: "
+        "budget": f"{settings.steps:,} steps of {examples.describe_batch(settings.batch_size)}: "
         f"{tokens:,} tokens, {passes:,.2f} passes over the text{going_on}",
         "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth",
         "expect": f"about {format_duration(_expected_seconds(prepared, costs, first_step))}, "
         f"{format_size(costs.memory_bytes)} of memory, {format_size(disk_bytes(prepared))} of disk; "
         f"on {settings.device} in {settings.dtype}",
         "run": str(run.path),
+        **({"note": examples.note} if examples.note else {}),
     }
     for name, line in lines.items():
         console.print(Text.assemble((f"{name:<7}", "bold"), " ", line), soft_wrap=True)
@@ -43,13 +42,21 @@ def describe_architecture(config: "SmhtConfig") -> str:
     """One line about a model."""
     split = ", ".join(config.split) if config.split else "nothing (dense)"
     blocks, heads = config.num_hidden_layers, config.num_attention_heads
+    size = f"{blocks} {'block' if blocks == 1 else 'blocks'}"
+    if config.stack == "encoder":
+        size = f"an encoder of {size}"
+    elif config.stack == "encoder_decoder":
+        size = f"an encoder of {blocks} and a decoder of {config.num_decoder_layers} blocks"
     parts = [
-        f"{blocks} {'block' if blocks == 1 else 'blocks'} of width {config.hidden_size}",
+        f"{size} of width {config.hidden_size}",
         f"{heads} {'head' if heads == 1 else 'heads'}",
         f"split: {split}",
     ]
     parts += [f"{config.mixing} mixing"] if config.mixing != "none" else []
     parts += ["a norm a head"] if config.norm_scope == "head" else []
+    parts += ["norms after the sums"] if config.norm_placement == "post" else []
+    parts += [f"{config.position_embedding} positions"] if config.position_embedding != "learned" else []
+    parts += [f"blocks of {config.sparse_block_size} in attention"] if config.sparse_block_size else []
     parts += ["tied embeddings"] if config.tie_word_embeddings else []
     return ", ".join(parts)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from smht.tasks.language_modelling import TokenStream, TrainingWindows, collate, evaluate
+from smht.tasks.task import Examples
 from smht.training.trainer import Optimisation
 
 _WARM_STEPS = 3
@@ -35,14 +35,14 @@ class Calibration:
     memory_bytes: int
 
 
-def calibrate(
-    model: nn.Module, windows: TrainingWindows, validation: TokenStream, optimisation: Optimisation
-) -> Calibration:
+def calibrate(model: nn.Module, examples: Examples, optimisation: Optimisation) -> Calibration:
     """Time training steps and a part of an evaluation on a copy of `model`; the model itself is left as it is."""
     device = torch.device(optimisation.device)
     trial = copy.deepcopy(model).to(device).train()
     optimizer = torch.optim.AdamW(trial.parameters(), lr=0.0, fused=True)
-    batch = collate([windows[i % len(windows)] for i in range(optimisation.batch_size)])
+    size = optimisation.batch_size
+    items = examples.dataset(optimisation.seed, size, size)
+    batch = examples.collate([items[i] for i in range(size)])
     batch = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
     def step() -> None:
@@ -58,11 +58,11 @@ def calibrate(
     for _ in range(_WARM_STEPS):
         step()
     step_seconds = _median_seconds(step) + _OVERHEAD_SECONDS
-    part = _part_of(validation, windows.context)
-    evaluate(trial, part, windows.context)
+    limit, factor = examples.timed_part
+    examples.score(trial, limit)
     started = time.perf_counter()
-    evaluate(trial, part, windows.context)
-    evaluation_seconds = (time.perf_counter() - started) * len(validation) / len(part)
+    examples.score(trial, limit)
+    evaluation_seconds = (time.perf_counter() - started) * factor
     return Calibration(step_seconds, evaluation_seconds, _peak_memory(device))
 
 
@@ -73,12 +73,6 @@ def _median_seconds(step: Callable[[], None]) -> float:
         step()
         times.append(time.perf_counter() - started)
     return sorted(times)[len(times) // 2]
-
-
-def _part_of(stream: TokenStream, context: int) -> TokenStream:
-    """Enough of a stream to time an evaluation by, about 16 windows."""
-    ids = stream.ids[: 16 * context + 1]
-    return TokenStream(ids, len(ids))
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -1,7 +1,7 @@
 """When to log, evaluate and save; what is kept of it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformers import PreTrainedModel, TrainerControl, TrainerState, TrainingArguments
@@ -55,7 +55,8 @@ class Recorder(TrainerCallback):
 
     Args:
         run: the run's folder.
-        tokens_per_step: batch size times context.
+        tokens_per_step: on average.
+        metrics: names of the task's metrics that each evaluation gives.
         rows: the rows of a run that goes on, so far.
         show: is given each row.
     """
@@ -63,11 +64,12 @@ class Recorder(TrainerCallback):
     def __init__(
         self,
         run: RunFolder,
-        tokens_per_step: int,
+        tokens_per_step: float,
+        metrics: Sequence[str],
         rows: list[dict[str, Any]],
         show: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.run, self.tokens_per_step, self.show = run, tokens_per_step, show
+        self.run, self.tokens_per_step, self.metrics, self.show = run, tokens_per_step, metrics, show
         self.best = find_best(rows)
         self._earlier_seconds = rows[-1]["seconds"] if rows else 0.0
         self._started = time.perf_counter()
@@ -108,11 +110,11 @@ class Recorder(TrainerCallback):
         self._training_seconds, self._steps_since_row = 0.0, 0
         self._row = {
             "step": state.global_step,
-            "tokens": state.global_step * self.tokens_per_step,
+            "tokens": round(state.global_step * self.tokens_per_step),
             "seconds": round(self._earlier_seconds + time.perf_counter() - self._started, 3),
             "loss": logs["loss"],
             "validation_loss": None,
-            "bits_per_byte": None,
+            **dict.fromkeys(self.metrics),
             "learning_rate": logs["learning_rate"],
             "tokens_per_second": round(rate),
         }
@@ -131,7 +133,7 @@ class Recorder(TrainerCallback):
         """Complete the row, and keep the model if it is the best so far."""
         assert self._row is not None and metrics is not None and model is not None
         self._row["validation_loss"] = metrics["eval_loss"]
-        self._row["bits_per_byte"] = metrics["eval_bits_per_byte"]
+        self._row.update({name: metrics[f"eval_{name}"] for name in self.metrics})
         if self.best is None or self._row["validation_loss"] < self.best["validation_loss"]:
             self.best = self._row
             with writing("the best model"):

@@ -7,6 +7,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from smht.tasks.task import Task
 from smht.training.quantities import format_duration
 
 
@@ -17,10 +18,11 @@ class TrainingDisplay:
         console: where to, standard error as a rule.
         steps: the last step.
         first_step: steps already taken when this process began.
+        task: tells what the loss is in and how its metrics are written.
     """
 
-    def __init__(self, console: Console, steps: int, first_step: int) -> None:
-        self.console, self.steps, self.first_step = console, steps, first_step
+    def __init__(self, console: Console, steps: int, first_step: int, task: Task) -> None:
+        self.console, self.steps, self.first_step, self.task = console, steps, first_step, task
         self._bar = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=20),
@@ -51,11 +53,15 @@ class TrainingDisplay:
         if row["validation_loss"] is not None:
             self.console.print(
                 f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  loss {row['loss']:.3f}  "
-                f"validation {row['validation_loss']:.3f} nats/token, {row['bits_per_byte']:.3f} bits/byte  "
+                f"validation {row['validation_loss']:.3f} {self.task.loss_unit}, {self._metric(row)}  "
                 f"{row['tokens_per_second']:,} tokens/s  {left}",
                 highlight=False,
                 soft_wrap=True,
             )
+
+    def _metric(self, row: dict[str, Any]) -> str:
+        metric = self.task.metrics[0]
+        return metric.format(row[metric.name])
 
     def _time_left(self, step: int) -> str:
         if step >= self.steps:

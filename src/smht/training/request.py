@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from smht.errors import UsageError
+from smht.tasks.table import DEFAULT_TASK, find_task
 from smht.tasks.text_files import STANDARD_INPUT
 from smht.training.budget import Budget
 
@@ -18,7 +19,8 @@ class TrainRequest:
     """A new run. What is None is chosen for the user.
 
     Attributes:
-        texts: files, folders, globs or `-`; none for the Python standard library's source.
+        task: a name in `smht.tasks.TASKS`.
+        texts: files, folders, globs or `-`, or names that the task knows; none for the task's default.
         dataset: a Hugging Face dataset in place of texts.
         validation_texts: text to evaluate on; if none, a part of the training text is held out.
         validation_fraction: how much is held out.
@@ -41,6 +43,7 @@ class TrainRequest:
         keep_checkpoints: how many.
     """
 
+    task: str = DEFAULT_TASK
     texts: tuple[str, ...] = ()
     dataset: str | None = None
     validation_texts: tuple[str, ...] = ()
@@ -64,6 +67,7 @@ class TrainRequest:
     keep_checkpoints: int = 3
 
     def __post_init__(self) -> None:
+        find_task(self.task)
         if self.texts and self.dataset:
             raise UsageError("texts and --dataset exclude each other: give one of them")
         if STANDARD_INPUT in self.validation_texts:

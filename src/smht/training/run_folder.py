@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,12 @@ from smht.training.checkpoint import find_checkpoint
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from smht.models import SmhtConfig, SmhtForCausalLM
+    from smht.models import SmhtConfig, SmhtPreTrainedModel
 
 WEIGHTS = "model.safetensors"
-_COLUMNS = {"step", "tokens", "seconds", "loss", "validation_loss", "bits_per_byte", "learning_rate"}
+HEADS = ("lm_head.weight", "score.weight")
+"""What is made anew when a model is to do another task."""
+_COLUMNS = {"step", "tokens", "seconds", "loss", "validation_loss", "learning_rate"}
 TOKENIZER = "tokenizer.json"
 
 _RECORD = {"status": str, "asked": dict, "settings": dict, "data": dict, "model": dict, "results": dict}
@@ -167,6 +169,30 @@ class RunFolder:
             shutil.rmtree(beside, ignore_errors=True)
             raise
 
+    @property
+    def task(self) -> str:
+        """What the run's model was trained for, by its class where there is no whole `run.json`."""
+        try:
+            return self.read_record()["task"]
+        except (UsageError, KeyError):
+            by_class = {"SmhtForSeq2SeqLM": "translation", "SmhtForSequenceClassification": "classification"}
+            return by_class.get((self.load_config().architectures or [""])[0], "language-modelling")
+
+    def refuse_other_tasks(self, command: str, *tasks: str) -> None:
+        """Keep a command from models that it is not for.
+
+        Raises:
+            UsageError: there is no run, or one for another task.
+        """
+        self._check_there()
+        task = self.task
+        if task not in tasks:
+            instead = {"translation": "generate", "classification": "predict", "language-modelling": "generate"}[task]
+            raise UsageError(
+                f"{self.path} is a {task} run, and `smht {command}` is for {' and '.join(tasks)}: "
+                f"use `smht {instead} {self.path}`"
+            )
+
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """The run's tokenizer.
 
@@ -202,20 +228,36 @@ class RunFolder:
         except Exception as error:  # huggingface_hub wraps a refusal in a class of its own
             raise UsageError(f"{path} is damaged: {first_line(error)}") from None
 
-    def load_model(self, device: str = "cpu") -> "SmhtForCausalLM":
+    def load_model(
+        self,
+        model_class: "type[SmhtPreTrainedModel] | None" = None,
+        device: str = "cpu",
+        changes: Mapping[str, Any] | None = None,
+    ) -> Any:
         """The best model of the run, in evaluation mode.
 
-        Raises:
-            UsageError: the folder holds no model of smht, or its files are missing or damaged.
-        """
-        self._check_there()
-        self._check_weights()
-        self.load_config()
-        from smht.models import SmhtForCausalLM
+        Args:
+            model_class: to load it as, with a fresh head where it was saved as another class or with other labels;
+                its own class if not given.
+            device: where to.
+            changes: fields of the configuration to replace, such as dropout or labels.
 
+        Raises:
+            UsageError: the folder holds no model of smht, its files are missing or damaged, or the class cannot be
+                made of it.
+        """
+        self.check_model()
+        config = self.load_config()
+        own_class = _class_of(config, self.path)
+        model_class = model_class or own_class
+        has_same_head = model_class is own_class and _labels(config, {}) == _labels(config, changes or {})
+        fresh = () if has_same_head else HEADS
+        for name, value in (changes or {}).items():
+            setattr(config, name, value)
         try:
-            loaded: Any = SmhtForCausalLM.from_pretrained(
+            loaded: Any = model_class.from_pretrained(
                 self.path,
+                config=config,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, in a line that names the weight
                 local_files_only=True,
@@ -224,11 +266,22 @@ class RunFolder:
             raise UsageError(f"the model in {self.path} cannot be read: {first_line(error)}") from None
         model, report = loaded
         mismatched = [name for name, *_ in report["mismatched_keys"]]
-        wrong = sorted({*report["missing_keys"], *report["unexpected_keys"], *mismatched})
+        wrong = sorted({*report["missing_keys"], *report["unexpected_keys"], *mismatched} - set(fresh))
         if wrong:
             raise UsageError(f"{self.path / WEIGHTS} does not fit config.json beside it: see {wrong[0]}")
+        if fresh and hasattr(model, "score"):
+            model.score.reset_parameters()
         nn.Module.to(model, device)
         return model
+
+    def check_model(self) -> None:
+        """Make sure that there is a model, and that its weights are those that were written.
+
+        Raises:
+            UsageError: there is none, or it is damaged.
+        """
+        self._check_there()
+        self._check_weights()
 
     def _check_there(self) -> None:
         if not self.path.is_dir():
@@ -250,6 +303,20 @@ class RunFolder:
                 f"{weights} is damaged: its contents are not those that were written; "
                 "the checkpoints beside it are checked on their own"
             )
+
+
+def _class_of(config: "SmhtConfig", path: Path) -> "type[SmhtPreTrainedModel]":
+    from smht import models
+
+    name = (config.architectures or ["nothing"])[0]
+    found = getattr(models, name, None)
+    if not isinstance(found, type) or not issubclass(found, models.SmhtPreTrainedModel):
+        raise UsageError(f"{path / 'config.json'} names the class {name!r}, which is not one of smht's models")
+    return found
+
+
+def _labels(config: "SmhtConfig", changes: Mapping[str, Any]) -> Any:
+    return changes.get("id2label", config.id2label)
 
 
 def find_best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:

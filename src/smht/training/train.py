@@ -12,7 +12,6 @@ from rich.console import Console
 from transformers.trainer_callback import TrainerCallback
 
 from smht.errors import SmhtError, UsageError
-from smht.tasks.language_modelling import evaluate
 from smht.tokenization import tokenizer_kind
 from smht.training import files
 from smht.training.announcement import announce, check_disk, describe_architecture
@@ -21,14 +20,7 @@ from smht.training.calibration import Calibration, calibrate
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.interrupt import StopRequest
-from smht.training.preparation import (
-    DEFAULT_PRESET,
-    Prepared,
-    Settings,
-    copy_standard_input,
-    prepare,
-    prepare_again,
-)
+from smht.training.preparation import Prepared, Settings, copy_standard_input, prepare, prepare_again
 from smht.training.progress import TrainingDisplay
 from smht.training.request import TrainRequest
 from smht.training.run_folder import WEIGHTS, RunFolder, find_best, writing
@@ -47,11 +39,13 @@ class Outcome:
         run: its folder.
         status: `finished` or `interrupted`.
         record: what `run.json` says.
+        prepared: what it was trained on, and what made it.
     """
 
     run: RunFolder
     status: str
     record: dict[str, Any]
+    prepared: Prepared
 
 
 def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
@@ -108,7 +102,7 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
         if record["status"] == "finished":
             raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
         # Stopped between its last checkpoint and the last line of its record.
-        return _finish(run, record, "finished")
+        return _finish(run, record, "finished", prepare_again(run, record))
     prepared = prepare_again(run, record)
     costs = _calibrate(prepared)
     if budget.is_given:
@@ -142,7 +136,7 @@ def _fill_new_run(run: RunFolder, prepared: Prepared, record: dict[str, Any]) ->
     run.checkpoints.mkdir()
     prepared.tokenizer.save_pretrained(run.path)
     prepared.model.config.save_pretrained(run.path)
-    copy_standard_input(prepared.texts, run.path)
+    copy_standard_input(prepared.data, run.path)
     run.write_record(record)
 
 
@@ -158,14 +152,19 @@ def _train(
     assert settings.evaluate_every is not None
     first_step = step_of(checkpoint) if checkpoint else 0
     rows = run.cut_metrics(first_step)
-    with StopRequest() as stop, TrainingDisplay(console, settings.steps, first_step) as display:
-        recorder = Recorder(run, settings.batch_size * settings.context, rows, display.show)
+    with StopRequest() as stop, TrainingDisplay(console, settings.steps, first_step, prepared.task) as display:
+        recorder = Recorder(
+            run,
+            settings.batch_size * prepared.examples.tokens_per_item,
+            [metric.name for metric in prepared.task.metrics if not metric.is_final],
+            rows,
+            display.show,
+        )
         log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
         trainer = SmhtTrainer(
             prepared.model,
             _optimisation(settings),
-            prepared.windows(settings.steps),
-            validate=lambda model: evaluate(model, prepared.validation, settings.context),
+            prepared.examples,
             checkpoints=run.checkpoints,
             keep=settings.keep_checkpoints,
             callbacks=[Schedule(log_every, settings.evaluate_every, stop), recorder, *_tensorboard(run)],
@@ -182,18 +181,22 @@ def _train(
             run.write_record({**record, "status": "interrupted" if stopped else "failed"})
             raise
     status = "finished" if trainer.state.global_step >= settings.steps else "interrupted"
-    return _finish(run, record, status)
+    return _finish(run, record, status, prepared)
 
 
-def _finish(run: RunFolder, record: dict[str, Any], status: str) -> Outcome:
-    record = {**record, "status": status, "results": _results(run)}
+def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepared) -> Outcome:
+    results = _results(run, [metric.name for metric in prepared.task.metrics])
+    if status == "finished" and any(metric.is_final for metric in prepared.task.metrics):
+        model = run.load_model(device=prepared.settings.device)
+        results |= prepared.examples.score(model, is_final=True).metrics
+    record = {**record, "status": status, "results": results}
     run.write_record(record)
-    return Outcome(run, status, record)
+    return Outcome(run, status, record, prepared)
 
 
 def _calibrate(prepared: Prepared) -> Calibration:
     settings = prepared.settings
-    return calibrate(prepared.model, prepared.windows(1), prepared.validation, _optimisation(settings))
+    return calibrate(prepared.model, prepared.examples, _optimisation(settings))
 
 
 def _optimisation(settings: Settings) -> Optimisation:
@@ -225,7 +228,7 @@ def _settle(prepared: Prepared, budget: Budget, costs: Calibration) -> Settings:
 
 def _to_steps(prepared: Prepared, budget: Budget, costs: Calibration) -> int:
     return budget.to_steps(
-        windows_per_epoch=prepared.windows_per_epoch,
+        windows_per_epoch=prepared.examples.items_per_epoch,
         batch_size=prepared.settings.batch_size,
         step_seconds=costs.step_seconds,
         evaluation_seconds=costs.evaluation_seconds,
@@ -243,19 +246,15 @@ def _extended_steps(prepared: Prepared, budget: Budget, costs: Calibration, firs
 def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
     return {
         "smht": __version__,
-        "task": "language-modelling",
+        "task": prepared.task.name,
         "status": "running",
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "asked": request.to_dict(),
         "settings": prepared.settings.to_dict(),
-        "data": {
-            "text": prepared.texts.whole.to_manifest(),
-            "training": {**prepared.texts.training.to_manifest(), "tokens": len(prepared.training)},
-            "validation": {**prepared.texts.validation.to_manifest(), "tokens": len(prepared.validation)},
-        },
+        "data": _data_record(prepared),
         "model": {
             "parameters": prepared.model.num_parameters(),
-            "preset": None if request.from_run else request.preset or DEFAULT_PRESET,
+            "preset": None if request.from_run else request.preset or prepared.task.preset,
             "tokenizer": tokenizer_kind(prepared.tokenizer),
             "architecture": describe_architecture(prepared.model.config),
         },
@@ -268,7 +267,14 @@ def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _results(run: RunFolder) -> dict[str, Any]:
+def _data_record(prepared: Prepared) -> dict[str, Any]:
+    data = prepared.data.manifest()
+    for part, tokens in zip(("training", "validation"), prepared.examples.token_counts, strict=True):
+        data[part]["tokens"] = tokens
+    return data
+
+
+def _results(run: RunFolder, metrics: list[str]) -> dict[str, Any]:
     rows = run.read_metrics()
     if not rows:
         raise SmhtError(f"{run.metrics_path} is lost, and with it the results; the model in {run.path} can be used")
@@ -280,7 +286,7 @@ def _results(run: RunFolder) -> dict[str, Any]:
         "seconds": last["seconds"],
         "best_step": best.get("step"),
         "validation_loss": best.get("validation_loss"),
-        "bits_per_byte": best.get("bits_per_byte"),
+        **{name: best.get(name) for name in metrics},
         "training_loss": last["loss"],
         "tokens_per_second": round(last["tokens"] / last["seconds"]) if last["seconds"] else None,
         "sha256": files.sha256(weights) if weights.exists() else None,

@@ -1,7 +1,6 @@
 """transformers' `Trainer` with checkpoints that can be trusted, our validation metric, and a stop before bad steps."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
 from smht.errors import SmhtError
-from smht.tasks.language_modelling import Evaluation, TrainingWindows, collate
+from smht.tasks.task import Examples
 from smht.training.checkpoint import write_checkpoint
 from smht.training.run_folder import writing
 
@@ -94,8 +93,7 @@ class SmhtTrainer(Trainer):
     Args:
         model: what to train.
         optimisation: hyperparameters.
-        windows: the training text.
-        validate: evaluates a model on the held-out text.
+        examples: what to train and validate on.
         checkpoints: the folder of all checkpoints.
         keep: how many checkpoints to keep.
         callbacks: what decides when to log, evaluate and save, and what is told about it.
@@ -105,20 +103,21 @@ class SmhtTrainer(Trainer):
         self,
         model: PreTrainedModel,
         optimisation: Optimisation,
-        windows: TrainingWindows,
-        validate: Callable[[nn.Module], Evaluation],
+        examples: Examples,
         checkpoints: Path,
         keep: int,
         callbacks: list[TrainerCallback],
     ) -> None:
-        self._validate = validate
+        self._examples = examples
         self._checkpoints = checkpoints
         self._keep = keep
         super().__init__(
             model=model,
             args=optimisation.to_arguments(checkpoints),
-            train_dataset=windows,
-            data_collator=collate,
+            train_dataset=examples.dataset(
+                optimisation.seed, optimisation.steps * optimisation.batch_size, optimisation.batch_size
+            ),
+            data_collator=examples.collate,
             callbacks=callbacks,
         )
 
@@ -132,9 +131,9 @@ class SmhtTrainer(Trainer):
         return self.model
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        # TrainingWindows shuffles by itself, so that window i does not depend on how many there are.
-        windows: Any = self.train_dataset if train_dataset is None else train_dataset
-        return SequentialSampler(windows)
+        # The dataset shuffles by itself, so that item i does not depend on how many there are.
+        items: Any = self.train_dataset if train_dataset is None else train_dataset
+        return SequentialSampler(items)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward; refuses to go on to the optimizer with a loss that is no number."""
@@ -150,12 +149,12 @@ class SmhtTrainer(Trainer):
         return norm
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The validation loss over the whole held-out text, and its bits per byte."""
-        result = self._validate(self._network)
+        """The validation loss over all that is held out, and the task's metrics."""
+        result = self._examples.score(self._network)
         if not math.isfinite(result.loss):
             what = f"the validation loss became {result.loss}"
             raise DivergedError(what, self.state.global_step, weights_are_good=False)
-        metrics = {"eval_loss": result.loss, "eval_bits_per_byte": result.bits_per_byte}
+        metrics = {"eval_loss": result.loss, **{f"eval_{name}": value for name, value in result.metrics.items()}}
         self.log(metrics.copy())
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from helpers.errors import refused
 from smht.models import SmhtConfig, SmhtForCausalLM
-from smht.tasks import language_modelling
+from smht.tasks import token_stream
 from smht.tasks.corpus import Corpus, Document
-from smht.tasks.language_modelling import (
+from smht.tasks.token_stream import (
     IGNORED,
     Evaluation,
     TokenStream,
@@ -308,7 +308,7 @@ def test_batches_of_any_size_give_the_same(model: SmhtForCausalLM, monkeypatch: 
 
     with model.register_forward_pre_hook(note, with_kwargs=True):
         for windows in (0, 1, 2, 7, 1000):
-            monkeypatch.setattr(language_modelling, "_EVALUATION_LOGITS", windows * VOCAB * 8)
+            monkeypatch.setattr(token_stream, "_EVALUATION_LOGITS", windows * VOCAB * 8)
             result = evaluate(model, stream, 8, 3)
             assert result.nats == pytest.approx(expected.nats, rel=1e-6)
             assert result.tokens == expected.tokens

@@ -1,9 +1,59 @@
-"""Attention written out, for callers who want the weights."""
+"""Attention between projected heads, as functions with the signature of transformers' attention interface."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from smht.layers.fast_path import SDPA_FUNCTIONS
+
+
+class AttentionFunction(Protocol):
+    """Attention between projected heads; the signature is that of transformers' attention interface."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *,
+        scaling: float,
+        dropout: float,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`[B, H, T, K]` three times to the output `[B, T, H, K]` and, where it has them, the weights."""
+        ...
+
+
+def sdpa_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    dropout: float,
+    is_causal: bool = True,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """PyTorch's `scaled_dot_product_attention`: `softmax(q · kᵀ · scaling) · v`."""
+    mixed = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        is_causal=is_causal and attention_mask is None and query.shape[2] > 1,
+        scale=scaling,
+    )
+    return mixed.transpose(1, 2), None
+
+
+SDPA_FUNCTIONS.add(sdpa_attention)
 
 
 def eager_attention(

@@ -1,0 +1,95 @@
+"""`SmhtForCausalLM`: a language model (seed 000, steps 5 and 6)."""
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
+
+from smht.models.attention_plan import generation_mask
+from smht.models.base import SmhtPreTrainedModel
+from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
+from smht.models.configuration import SmhtConfig
+from smht.models.labels import check_labels
+from smht.models.model import SmhtModel
+
+
+class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
+    """A language model: `SmhtModel` and a dense head without bias (seed 000, steps 5 and 6)."""
+
+    stacks = ("decoder",)
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, config: SmhtConfig) -> None:
+        super().__init__(config)
+        self.model = SmhtModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def create_masks_for_generate(self, attention_mask: Tensor | None, **kwargs: Any) -> Any:
+        """The mask of a generation with a static cache: four axes, but for a sparse pattern."""
+        return generation_mask(attention_mask=attention_mask, **kwargs)
+
+    @deprecate_old_cache_name
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        cache: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # pyright: ignore[reportGeneralTypeIssues]
+    ) -> CausalLMOutputWithPast:
+        """Logits of the next token and, with labels, the mean cross-entropy in nats.
+
+        Args:
+            input_ids: as in `SmhtModel.forward`, like all arguments not named here.
+            attention_mask: see there.
+            position_ids: see there.
+            past_key_values: see there.
+            inputs_embeds: see there.
+            labels: `[B, T]`, token ids to predict, shifted by the model: position `t` is scored against label
+                `t + 1`. Positions with -100 do not count.
+            use_cache: see there.
+            logits_to_keep: how many of the last positions get logits (0: all), or their indices.
+            cache: see there.
+            **kwargs: `shift_labels`, labels that are already shifted; the rest goes to the attention function.
+
+        Returns:
+            `logits` `[B, T, V]`, and `loss` where labels were given.
+
+        Raises:
+            UsageError: what `SmhtModel.forward` refuses, or labels that are all -100.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            cache=given_cache(cache, past_key_values),
+            **kwargs,  # pyright: ignore[reportCallIssue]
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            shifted = kwargs.get("shift_labels")
+            check_labels(labels[..., 1:] if shifted is None else shifted, "comes first")
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            **named_cache(outputs.get(CACHE_ARGUMENT)),
+        )
