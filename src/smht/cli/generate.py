@@ -53,7 +53,7 @@ def generate(
     tokenizer, model = folder.load_tokenizer(), folder.load_model(device=place)
     text = _read_prompt(prompt)
     if folder.task == "translation":
-        _translate(model, tokenizer, text, beams or 1, json)
+        _translate(model, tokenizer, text, 1 if beams is None else beams, json)
         return
     if beams is not None:
         raise UsageError("--beams is for translation runs: a language model samples")

@@ -158,7 +158,7 @@ class MultiHeadAttention(nn.Module):
 
     def _to_heads(self, x: Tensor) -> Tensor:
         """`[B, T, D]` to `[B, H, T, K]`."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim)).transpose(1, 2)
 
     def _fused(self, x: Tensor, weights: tuple[Tensor, ...], mask: Tensor | None, is_causal: bool) -> Tensor:
         q_weight, k_weight, v_weight, o_weight = weights

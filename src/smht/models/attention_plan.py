@@ -73,7 +73,8 @@ def plan_self_attention(
         return _plan_block_sparse(config, encoding, inputs_embeds, attention_mask, position_ids, cache, is_causal)
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
     arguments = {"config": config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
-    if is_causal:
+    if is_causal or cache is not None:
+        # Where `is_causal=False` was asked for, transformers itself sees to it.
         mask = create_causal_mask(**arguments, position_ids=position_ids, **named_cache(cache))
     else:
         mask = create_bidirectional_mask(**arguments)
@@ -155,13 +156,10 @@ def _plan_block_sparse(
             f"attention_pattern = 'block_sparse' takes an attention mask [B, S], got {list(attention_mask.shape)}"
         )
     counted = count_positions(inputs_embeds, attention_mask, cache)
-    if position_ids is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
-        real = None if attention_mask is None else attention_mask[:, -inputs_embeds.shape[1] :].bool()
-        differs = position_ids != counted
-        if (differs if real is None or real.shape != differs.shape else differs & real).any():
-            raise UsageError(
-                "attention_pattern = 'block_sparse' counts positions from the attention mask: give no others"
-            )
+    if inputs_embeds.device.type == "cpu" and not torch.compiler.is_compiling():
+        # Elsewhere a look at the values would wait for the device.
+        _refuse_interrupted(attention_mask)
+        _refuse_other_positions(position_ids, counted, attention_mask, cached_tokens(cache))
     rotation = encoding.rotation(counted if position_ids is None else position_ids)
     assert config.sparse_block_size is not None
     sparse = BlockSparseAttention(config.sparse_block_size, is_causal, attention_mask, counted, encoding.bias)
@@ -170,14 +168,29 @@ def _plan_block_sparse(
     return AttentionPlan(None, sparse.written_out, rotation)
 
 
-def _refuse_other_positions(position_ids: Tensor, counted: Tensor, attention_mask: Tensor | None) -> None:
+def _refuse_interrupted(attention_mask: Tensor | None) -> None:
+    """The pattern takes a cached token's position from its column, so nothing may lie between a row's tokens."""
+    if attention_mask is None or not attention_mask.numel():
+        return
+    real = attention_mask.bool()
+    begins = (real[:, 1:] & ~real[:, :-1]).sum(-1) + real[:, 0]
+    if (begins > 1).any():
+        raise UsageError(
+            "attention_pattern = 'block_sparse' needs the tokens of each row side by side, and the attention mask has "
+            f"padding between those of row {int((begins > 1).nonzero()[0])}"
+        )
+
+
+def _refuse_other_positions(
+    position_ids: Tensor | None, counted: Tensor, attention_mask: Tensor | None, past: int | Tensor
+) -> None:
     """The pattern's blocks are cut by counted positions; padded places may have any."""
-    if position_ids.device.type != "cpu" or torch.compiler.is_compiling():
+    if position_ids is None:
         return
     differs = position_ids != counted
     if attention_mask is not None:
-        columns = counted.shape[-1]
-        differs = differs & attention_mask[:, -columns:].bool()
+        columns = torch.arange(counted.shape[-1]) + past
+        differs = differs & attention_mask[:, columns].bool()
     if differs.any():
         raise UsageError(
             "attention_pattern = 'block_sparse' counts positions by the attention mask: give no position_ids"

@@ -54,8 +54,8 @@ class SmhtPreTrainedModel(PreTrainedModel):
     def __init__(self, config: SmhtConfig) -> None:
         if config.stack not in self.stacks:
             raise UsageError(
-                f"{type(self).__name__} needs stack = {' or '.join(map(repr, self.stacks))}; "
-                f"this configuration has stack = {config.stack!r}"
+                f"stack = {config.stack!r} is not for {type(self).__name__}, "
+                f"which needs stack = {' or '.join(map(repr, self.stacks))}"
             )
         super().__init__(config)
 

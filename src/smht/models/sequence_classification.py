@@ -103,14 +103,16 @@ class SmhtForSequenceClassification(SmhtPreTrainedModel):
             return hidden_states.mean(1) if self.config.stack == "encoder" else hidden_states[:, -1]
         real = real[:, -tokens:].long()
         if self.config.stack == "encoder":
-            weights = real / real.sum(-1, keepdim=True).clamp_min(1)
-            return torch.einsum("btd,bt->bd", hidden_states, weights.to(hidden_states.dtype))
+            weights = real.to(hidden_states.dtype) / real.sum(-1, keepdim=True).clamp_min(1)
+            return torch.einsum("btd,bt->bd", hidden_states, weights)
         last = (real * torch.arange(1, tokens + 1, device=real.device)).argmax(-1)
         return hidden_states[torch.arange(hidden_states.shape[0], device=real.device), last]
 
     def _check_labels(self, labels: Tensor) -> None:
-        integers = not labels.is_floating_point()
-        if labels.device.type != "cpu" or torch.compiler.is_compiling() or not integers or self.num_labels == 1:
+        # Elsewhere than on a CPU the check would wait for the device; other kinds of labels are no numbers of labels.
+        if labels.device.type != "cpu" or torch.compiler.is_compiling() or not labels.numel():
+            return
+        if labels.is_floating_point() or self.num_labels == 1:
             return
         low, high = torch.aminmax(labels)
         if low < 0 or high >= self.num_labels:

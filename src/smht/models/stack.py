@@ -90,7 +90,7 @@ class SmhtStack(SmhtPreTrainedModel):
             cache: the tokens before these.
             memory: what blocks with cross-attention attend to.
             memory_mask: its attention mask.
-            **kwargs: handed to the attention functions.
+            **kwargs: `is_causal` in place of the stack's own; handed to the attention functions.
 
         Raises:
             UsageError: a position that the model does not have, an attention mask that is too short, or a cache
@@ -111,7 +111,7 @@ class SmhtStack(SmhtPreTrainedModel):
             position_ids,
             positions,
             own_cache,
-            self.is_causal,
+            kwargs.get("is_causal", self.is_causal),
         )
         # By place: through named arguments reentrant gradient checkpointing passes no gradient.
         given: tuple[Any, ...] = (plan.mask, own_cache, plan.function)

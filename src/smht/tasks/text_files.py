@@ -46,6 +46,13 @@ def read_texts(patterns: Sequence[str], *, stdin: BinaryIO | None = None) -> Cor
     return Corpus(reader.describe(patterns), tuple(dict.fromkeys(absolute)), tuple(reader.documents))
 
 
+def take_standard_input(sources: Sequence[str], stdin: BinaryIO | None) -> bytes | None:
+    """What `-` among `sources` stands for, to be read as often as one likes; None where there is no `-`."""
+    if STANDARD_INPUT not in sources:
+        return None
+    return (stdin or sys.stdin.buffer).read()
+
+
 def standard_library() -> Corpus:
     """The source of the standard library of the Python that runs this, without its tests.
 

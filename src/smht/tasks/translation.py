@@ -1,5 +1,6 @@
 """The task of translation: write the target of a source (seed 004's second project)."""
 
+import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from smht.tasks.built_in_pairs import built_in_pairs, is_built_in, pairs_again
 from smht.tasks.padding import ShuffledItems, pad, padding_of
 from smht.tasks.pairs import Pair, PairCorpus, hold_out_pairs, read_pairs
 from smht.tasks.task import DataRequest, Examples, Item, Metric, Score, Task, TaskData
+from smht.tasks.text_files import take_standard_input
 from smht.tokenization import BOS_ID, EOS_ID, PAD_ID, decode_bytes, encode_document
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class PairData(TaskData):
     whole: PairCorpus
     training: PairCorpus
     validation: PairCorpus
+    piped: bytes | None = None
 
     def manifest(self) -> dict[str, dict[str, Any]]:
         """See `TaskData`."""
@@ -52,6 +55,10 @@ class PairData(TaskData):
     def texts(self, errors: str) -> list[str]:
         """See `TaskData`."""
         return [text for pair in self.training.pairs for text in (pair.source, pair.target)]
+
+    def standard_input(self) -> bytes | None:
+        """See `TaskData`."""
+        return self.piped
 
     def encode(self, tokenizer: "PreTrainedTokenizerFast", context: int, errors: str) -> "EncodedPairs":
         """See `TaskData`."""
@@ -154,22 +161,18 @@ class Translation(Task):
         if request.dataset:
             raise UsageError("--dataset is for language modelling: give pairs as files")
         sources = request.sources or (DEFAULT_PAIRS,)
-        if is_again:
-            whole = pairs_again(sources, stdin=stdin)
-        elif len(sources) == 1 and is_built_in(sources[0]):
-            whole = built_in_pairs(sources[0])
-        else:
-            whole = read_pairs(sources, stdin=stdin)
+        piped = take_standard_input(sources, stdin)
+        stdin = None if piped is None else io.BytesIO(piped)
+        whole = pairs_again(sources, stdin=stdin) if is_again else _read(sources, stdin)
         if request.validation_sources:
-            return PairData(whole, whole, read_pairs(request.validation_sources))
-        return PairData(whole, *hold_out_pairs(whole, request.validation_fraction))
+            return PairData(whole, whole, _read(request.validation_sources), piped)
+        return PairData(whole, *hold_out_pairs(whole, request.validation_fraction), piped)
 
     def encode_for_evaluation(
         self, sources: Sequence[str], model: "SmhtForSeq2SeqLM", tokenizer: "PreTrainedTokenizerFast"
     ) -> EncodedPairs:
         """Pairs in files, or built in."""
-        is_built = len(sources) == 1 and is_built_in(sources[0])
-        pairs = built_in_pairs(sources[0]) if is_built else read_pairs(sources)
+        pairs = _read(sources)
         return EncodedPairs(pairs, pairs, tokenizer, model.config.max_position_embeddings)
 
     def default_batch_size(self, context: int) -> int:
@@ -196,6 +199,12 @@ class Translation(Task):
         """Let it translate."""
         assert isinstance(data, PairData)
         return f"smht generate {shlex.quote(run)} {shlex.quote(data.validation.pairs[0].source)}"
+
+
+def _read(sources: Sequence[str], stdin: BinaryIO | None = None) -> PairCorpus:
+    if len(sources) == 1 and is_built_in(sources[0]):
+        return built_in_pairs(sources[0])
+    return read_pairs(sources, stdin=stdin)
 
 
 def encode_source(tokenizer: "PreTrainedTokenizerFast", text: bytes, name: str, context: int) -> Tensor:

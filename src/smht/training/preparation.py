@@ -94,7 +94,7 @@ def prepare(request: TrainRequest) -> Prepared:
         assert config is not None
         tokenizer = _make_tokenizer(request, task, data)
         config, model = _fit_to_data(config, tokenizer, data), None
-    settings = _settings(request, config, device, task)
+    settings = _settings(request, config, device, task, data)
     refuse_if_too_large(config, settings.batch_size, settings.context, device)
     if model is None:
         set_seed(request.seed)
@@ -180,7 +180,7 @@ def _fit_to_data(config: SmhtConfig, tokenizer: "PreTrainedTokenizerFast", data:
     )
 
 
-def _settings(request: TrainRequest, config: SmhtConfig, device: str, task: Task) -> Settings:
+def _settings(request: TrainRequest, config: SmhtConfig, device: str, task: Task, data: TaskData) -> Settings:
     context = request.context or config.max_position_embeddings
     return Settings(
         context=context,
@@ -194,7 +194,7 @@ def _settings(request: TrainRequest, config: SmhtConfig, device: str, task: Task
         evaluate_every=request.evaluate_every,
         keep_checkpoints=request.keep_checkpoints,
         errors=request.errors,
-        validation_sources=tuple(str(Path(source).absolute()) for source in request.validation_texts),
+        validation_sources=tuple(data.manifest()["validation"]["sources"]) if request.validation_texts else (),
         validation_fraction=request.validation_fraction,
     )
 

@@ -1,0 +1,119 @@
+"""`smht train --task classification` and what one does with the run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers.command_line import Result, refuse, succeed
+
+TINY = ("--hidden-size", "16", "--num-hidden-layers", "1", "--num-attention-heads", "2", "--context", "16")
+BUDGET = ("--batch-size", "4", "--device", "cpu", "--steps", "4", "--evaluate-every", "2")
+FLAGS = ("--task", "classification", *TINY, "--tokenizer", "byte", *BUDGET)
+TEXTS = "text,label\n" + "".join(f"text {i},{'odd' if i % 2 else 'even'}\n" for i in range(40))
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("classification")
+    (folder / "texts.csv").write_text(TEXTS)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.chdir(folder)
+        return folder / "labels", succeed("train", "texts.csv", *FLAGS, "--output", "labels")
+
+
+@pytest.fixture
+def labels(classified: tuple[Path, Result]) -> Path:
+    Path("texts.csv").write_text(TEXTS)
+    return classified[0]
+
+
+def test_what_training_shows(classified: tuple[Path, Result]) -> None:
+    result = classified[1]
+    assert "36 texts to learn from" in result.err and "labels even, odd" in result.err
+    assert "an encoder of 1 block of width 16" in result.err
+    for label in ("accuracy", "macro-F1", "nats per text"):
+        assert label in result.out
+    assert "next: smht predict labels 'text " in result.out
+
+
+def test_predict_gives_each_text_a_label(labels: Path) -> None:
+    found = succeed("predict", labels, "text 1", "a text of more than sixteen tokens", "--json").json
+    assert [result["text"] for result in found] == ["text 1", "a text of more than sixteen tokens"]
+    assert [result["is_cut"] for result in found] == [False, True]
+    for result in found:
+        assert result["probabilities"].keys() == {"even", "odd"}
+        assert sum(result["probabilities"].values()) == pytest.approx(1)
+        assert result["label"] == max(result["probabilities"], key=result["probabilities"].get)
+    out = succeed("predict", labels, stdin=b"text 1\n\ntext 2\n").out
+    assert len(out.splitlines()) == 4  # header, rule, two texts
+    assert "its end was not read" in succeed("predict", labels, "a text of more than sixteen tokens").out
+
+
+def test_evaluate_measures_labelled_texts(labels: Path) -> None:
+    found = succeed("evaluate", labels, "texts.csv", "--json").json
+    assert found["examples"] == 40
+    assert found.keys() == {"loss", "accuracy", "macro_f1", "examples"}
+
+
+def test_a_language_model_is_a_start(run: Path, labels: Path) -> None:
+    """Transfer: a decoder that has learned text goes on to learn labels, with a fresh head."""
+    succeed("train", "texts.csv", "--task", "classification", "--from", run, *BUDGET, "--output", "new")
+    config = json.loads(Path("new/config.json").read_text())
+    assert config["architectures"] == ["SmhtForSequenceClassification"]
+    assert config["stack"] == "decoder"
+    assert succeed("predict", "new", "text 1", "--json").json[0]["label"] in ("even", "odd")
+    assert succeed("train", "--resume", "new", "--steps", "6", "--json").json["steps"] == 6
+
+
+def test_a_classifier_goes_on_with_other_labels_and_a_fresh_head(labels: Path) -> None:
+    Path("three.csv").write_text("text,label\n" + "".join(f"text {i},{'abc'[i % 3]}\n" for i in range(30)))
+    succeed("train", "three.csv", "--task", "classification", "--from", labels, *BUDGET, "--output", "new")
+    assert json.loads(Path("new/config.json").read_text())["id2label"] == {"0": "a", "1": "b", "2": "c"}
+
+
+def test_a_decoder_can_be_asked_for() -> None:
+    Path("texts.csv").write_text(TEXTS)
+    succeed("train", "texts.csv", *FLAGS, "--stack", "decoder", "--output", "new")
+    assert json.loads(Path("new/config.json").read_text())["stack"] == "decoder"
+
+
+def test_runs_lists_it(labels: Path) -> None:
+    row = succeed("runs", labels.parent, "--json").json[0]
+    assert (row["task"], row["metric"]) == ("classification", "accuracy")
+
+
+def test_resuming_and_extending(labels: Path) -> None:
+    shutil.copytree(labels, "copy")
+    assert succeed("train", "--resume", "copy", "--steps", "6", "--json").json["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("text,label\na,x\nb,x\n", ("needs at least two labels", "'x'")),
+        ("text,label\na,x\n,y\n", ("bad.csv, line 3", "empty text")),
+        ("text,label\na,x\nb\n", ("bad.csv, line 3", "1 column")),
+        ("words,label\na,x\n", ("bad.csv, line 1", "one column 'text'")),
+    ],
+)
+def test_bad_texts(rows: str, says: str | tuple[str, ...]) -> None:
+    Path("bad.csv").write_text(rows)
+    refuse("train", "bad.csv", *FLAGS, "--output", "run", says=says)
+
+
+def test_other_bad_input(labels: Path) -> None:
+    refuse("train", "--task", "classification", says="no labelled texts were given")
+    refuse(
+        "train", "texts.csv", *FLAGS, "--stack", "encoder_decoder", "--output", "new", says="encoder or decoder does"
+    )
+    refuse("predict", labels, says="no texts were given")
+    refuse("predict", "nowhere", "a", says="there is no run folder nowhere")
+    refuse("generate", labels, "a", says=("is a classification run", f"smht predict {labels}"))
+    Path("other.csv").write_text("text,label\na,sideways\n")
+    refuse("evaluate", labels, "other.csv", says=("label 'sideways'", "do not have"))
+
+
+def test_predict_is_for_classifiers(run: Path) -> None:
+    refuse("predict", run, "a", says=("is a language-modelling run", f"smht generate {run}"))
