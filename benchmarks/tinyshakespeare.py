@@ -6,14 +6,12 @@ of the text is held out, and the loss is over all of it, in disjoint windows of 
     python benchmarks/tinyshakespeare.py tinyshakespeare.txt [--json] [--mixing shuffle --mixing none] [--seed 0]
 """
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from reporting import Figure, parser, report
 from rich.console import Console
-from rich.table import Table
 from transformers.utils import logging
 
 from smht.training import train as training
@@ -26,6 +24,8 @@ GOAL = 1.73
 STEPS = 2_000
 BATCH_SIZE = 12
 CONTEXT = 64
+LEARNING_RATE = 5e-3
+SIZES = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "tie_word_embeddings": True}
 
 
 def train(text: Path, mixing: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -33,11 +33,10 @@ def train(text: Path, mixing: str, seed: int, folder: Path) -> dict[str, Any]:
     request = TrainRequest(
         texts=(str(text),),
         tokenizer="char",
-        preset="smht-small",
-        architecture={"mixing": mixing},
+        architecture={**SIZES, "mixing": mixing},
         context=CONTEXT,
         batch_size=BATCH_SIZE,
-        learning_rate=8e-3,
+        learning_rate=LEARNING_RATE,
         warmup=100,
         seed=seed,
         budget=Budget(steps=STEPS),
@@ -47,52 +46,33 @@ def train(text: Path, mixing: str, seed: int, folder: Path) -> dict[str, Any]:
     return {"mixing": mixing, "seed": seed, "parameters": outcome.record["model"]["parameters"], **results}
 
 
-def to_rows(run: dict[str, Any]) -> list[dict[str, Any]]:
+def to_figures(run: dict[str, Any]) -> list[Figure]:
     """Figures with their goals; only shuffle mixing has one for the loss."""
     name = f"mixing={run['mixing']}, seed {run['seed']}"
-    loss_goal = GOAL if run["mixing"] == "shuffle" else None
-    figures = [
-        ("validation loss", run["validation_loss"], "nats per character", loss_goal),
-        ("parameters", run["parameters"], "", MOST_PARAMETERS),
-        ("training tokens", run["tokens"], "", MOST_TOKENS),
-        ("training time", run["seconds"], "s", None),
-    ]
+    goal = f"<= {GOAL}" if run["mixing"] == "shuffle" else None
     return [
-        {
-            "name": f"{name}: {what}",
-            "value": value,
-            "unit": unit,
-            "goal": None if goal is None else f"<= {goal}",
-            "holds": None if goal is None else value <= goal,
-        }
-        for what, value, unit, goal in figures
+        Figure(f"{name}: validation loss", run["validation_loss"], "nats per character", goal),
+        Figure(f"{name}: parameters", run["parameters"], "", f"<= {MOST_PARAMETERS}"),
+        Figure(f"{name}: training tokens", run["tokens"], "", f"<= {MOST_TOKENS}"),
+        Figure(f"{name}: training time", run["seconds"], "s"),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path)
-    parser.add_argument("--mixing", action="append", choices=["shuffle", "none"])
-    parser.add_argument("--seed", action="append", type=int)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("text", type=Path)
+    arguments.add_argument("--mixing", action="append", choices=["shuffle", "none"])
+    arguments.add_argument("--seed", action="append", type=int)
+    chosen = arguments.parse_args()
     logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            row
-            for seed in arguments.seed or [0]
-            for mixing in arguments.mixing or ["shuffle", "none"]
-            for row in to_rows(train(arguments.text, mixing, seed, Path(folder)))
+        figures = [
+            figure
+            for seed in chosen.seed or [0]
+            for mixing in chosen.mixing or ["shuffle", "none"]
+            for figure in to_figures(train(chosen.text, mixing, seed, Path(folder)))
         ]
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-        return
-    table = Table("figure", "value", "unit", "goal", "holds")
-    for row in rows:
-        value = f"{row['value']:,.4f}" if isinstance(row["value"], float) else f"{row['value']:,}"
-        holds = {True: "yes", False: "NO", None: "-"}[row["holds"]]
-        table.add_row(row["name"], value, row["unit"], row["goal"] or "-", holds)
-    Console(width=120).print(table)
+    report(figures, chosen.json)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def attention_pairs(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> 
         ([ours.o_proj.weight], theirs.out_proj.weight),
     ]
     if ours.o_proj.bias is not None:
-        pairs.append(([projection.bias for projection in inputs], theirs.in_proj_bias))  # pyright: ignore
+        pairs.append(([projection.bias for projection in inputs], theirs.in_proj_bias))
         pairs.append(([ours.o_proj.bias], theirs.out_proj.bias))
     return pairs
 

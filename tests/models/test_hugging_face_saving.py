@@ -1,11 +1,13 @@
 """`save_pretrained` and every way back: from_pretrained, the Auto classes, copies, other dtypes."""
 
 import copy
+import importlib.util
 import json
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,11 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from helpers.hugging_face import ARCHITECTURES, random_tokens, tiny_config, tiny_model
-from smht import SmhtConfig, SmhtForCausalLM, SmhtModel
+from helpers.hugging_face import ARCHITECTURES, random_tokens, tiny, tiny_config, tiny_model, tiny_seq2seq
+from smht import SmhtConfig, SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtForSequenceClassification, SmhtModel
 from smht.layers import ChannelShuffle
+from smht.layers.position import POSITION_ENCODINGS, TabulatedPositions
+from smht.models import SmhtPreTrainedModel
 
 pytestmark = pytest.mark.usefixtures("silent_transformers")
 
@@ -89,9 +93,25 @@ def test_channel_orders_are_right_straight_after_loading_on_the_meta_device(tmp_
     assert orders == 2
 
 
-def test_model_built_on_the_meta_device_can_be_initialised() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("encoding", ["sinusoidal", "rotary"])
+def test_tables_of_positions_are_right_straight_after_loading(
+    encoding: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    tiny_seq2seq(position_embedding=encoding).save_pretrained(tmp_path)
+    loaded = SmhtForSeq2SeqLM.from_pretrained(tmp_path, dtype=dtype)
+    tables = [module for module in loaded.modules() if isinstance(module, TabulatedPositions)]
+    assert len(tables) == 2
+    for module in tables:
+        for name, table in module.compute_tables().items():
+            assert getattr(module, name).dtype == dtype
+            torch.testing.assert_close(getattr(module, name), table.to(dtype))
+
+
+@pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
+def test_model_built_on_the_meta_device_can_be_initialised(encoding: str) -> None:
     with torch.device("meta"):
-        model = SmhtForCausalLM(tiny_config("shuffle", projection_bias=True))
+        model = SmhtForCausalLM(tiny_config("shuffle", projection_bias=True, position_embedding=encoding))
     model.to_empty(device="cpu")
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data.fill_(float("nan") if tensor.is_floating_point() else -1)
@@ -100,6 +120,9 @@ def test_model_built_on_the_meta_device_can_be_initialised() -> None:
     for module in model.modules():
         if isinstance(module, ChannelShuffle):
             assert torch.equal(module.order, module.compute_order()[0])
+        elif isinstance(module, TabulatedPositions):
+            for name, table in module.compute_tables().items():
+                assert torch.equal(getattr(module, name), table)
 
 
 def test_auto_classes_find_the_models(tmp_path: Path) -> None:
@@ -127,41 +150,77 @@ def test_causal_model_loads_a_saved_base_model_and_only_its_head_is_fresh(
     assert len(transformers_messages) == 1 and "MISSING" in transformers_messages.pop()
 
 
+MODELS: dict[str, Callable[[], SmhtPreTrainedModel]] = {
+    "AutoModel": lambda: tiny(SmhtModel, "shuffle"),
+    "AutoModelForCausalLM": lambda: tiny_model("shuffle"),
+    "AutoModelForSeq2SeqLM": lambda: tiny_seq2seq("shuffle"),
+    "AutoModelForSequenceClassification": lambda: tiny(SmhtForSequenceClassification, "shuffle", stack="encoder"),
+}
+
+
 @pytest.mark.parametrize(
     "auto_class",
-    ["AutoModelForCausalLM", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AutoConfig", "AutoModel"))],
+    [name if name == "AutoModelForCausalLM" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
 )
 def test_saved_folder_loads_where_smht_was_never_imported(auto_class: str, tmp_path: Path) -> None:
-    model = tiny_model("shuffle")
+    model = MODELS[auto_class]()
     model.save_pretrained(tmp_path / "saved")
+    given: dict[str, list[list[int]]] = {"input_ids": random_tokens().tolist()}
+    if auto_class == "AutoModelForSeq2SeqLM":
+        given["decoder_input_ids"] = random_tokens(2, 3).tolist()
     code = (
         "import sys, torch, transformers\n"
         "assert not any(name.partition('.')[0] == 'smht' for name in sys.modules)\n"
-        f"loaded = transformers.{auto_class}.from_pretrained({str(tmp_path / 'saved')!r}, trust_remote_code=True)\n"
-        "assert type(loaded).__name__.startswith('Smht')\n"
-        f"if {auto_class!r} == 'AutoModelForCausalLM':\n"
-        f"    logits = loaded(torch.tensor({random_tokens().tolist()})).logits\n"
-        f"    torch.save(logits.detach(), {str(tmp_path / 'logits.pt')!r})\n"
-        f"    loaded.save_pretrained({str(tmp_path / 'again')!r})\n"
+        f"folder = {str(tmp_path / 'saved')!r}\n"
+        "config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)\n"
+        f"loaded = transformers.{auto_class}.from_pretrained(folder, trust_remote_code=True)\n"
+        "assert type(config).__name__ == type(loaded.config).__name__ == 'SmhtConfig'\n"
+        f"assert type(loaded).__name__ == {type(model).__name__!r}\n"
+        f"output = loaded(**{{name: torch.tensor(ids) for name, ids in {given}.items()}}, return_dict=False)[0]\n"
+        f"torch.save(output.detach(), {str(tmp_path / 'output.pt')!r})\n"
+        f"loaded.save_pretrained({str(tmp_path / 'again')!r})\n"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    if auto_class == "AutoModelForCausalLM":
-        assert torch.equal(torch.load(tmp_path / "logits.pt", weights_only=True), logits(model))
-        assert_same_model(SmhtForCausalLM.from_pretrained(tmp_path / "again"), model)
-        assert (tmp_path / "again" / "modeling.py").exists()
+    expected = model(**{name: torch.tensor(ids) for name, ids in given.items()}, return_dict=False)[0]
+    assert torch.equal(torch.load(tmp_path / "output.pt", weights_only=True), expected)
+    assert_same_model(type(model).from_pretrained(tmp_path / "again"), model)
+    assert (tmp_path / "again" / "modeling.py").exists()
+
+
+AUTO_CLASSES = {"AutoConfig", *MODELS}
 
 
 def test_saved_configuration_names_the_code_beside_it(tmp_path: Path) -> None:
     tiny_model("split").save_pretrained(tmp_path)
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    assert auto_map.keys() == {"AutoConfig", "AutoModel", "AutoModelForCausalLM"}
+    assert auto_map.keys() == AUTO_CLASSES
     for place in auto_map.values():
-        module, class_name = place.split(".")
-        assert f"\nclass {class_name}(" in (tmp_path / f"{module}.py").read_text()
+        file, class_name = place.split(".")
+        spec = importlib.util.spec_from_file_location(f"saved_{file}", tmp_path / f"{file}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        assert getattr(module, class_name).__name__ == class_name
+
+
+def test_every_class_names_the_code_of_every_auto_class(tmp_path: Path) -> None:
+    models = (tiny_seq2seq(), tiny(SmhtForSequenceClassification, stack="encoder"), tiny(SmhtModel))
+    for number, model in enumerate(models):
+        model.save_pretrained(tmp_path / str(number))
+        assert json.loads((tmp_path / str(number) / "config.json").read_text())["auto_map"].keys() == AUTO_CLASSES
+        assert {path.name for path in (tmp_path / str(number)).glob("*.py")} == {"configuration.py", "modeling.py"}
+
+
+def test_saving_into_a_file_leaves_it_alone(tmp_path: Path, transformers_messages: list[str]) -> None:
+    (tmp_path / "notes").write_text("mine")
+    tiny_model().save_pretrained(tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+    assert "should be a directory, not a file" in transformers_messages.pop()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

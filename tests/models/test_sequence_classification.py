@@ -190,9 +190,7 @@ def test_a_language_model_is_the_start_of_a_classifier(
 ) -> None:
     language_model = tiny_model("shuffle", tie_word_embeddings=tied)
     language_model.save_pretrained(tmp_path)
-    model, report = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path, num_labels=5, output_loading_info=True
-    )
+    model, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
     assert set(report["missing_keys"]) == {"score.weight"} and not report["unexpected_keys"]
     for name, parameter in language_model.model.named_parameters():
         assert torch.equal(model.model.get_parameter(name), parameter), name

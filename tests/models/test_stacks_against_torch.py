@@ -61,10 +61,10 @@ def torch_encoder(layer: dict[str, Any], layers: int) -> nn.TransformerEncoder:
 def stack_pairs(ours: nn.Module, theirs: nn.Module) -> Pairs:
     """Of a stack of blocks and, where there is one, the norm at the end."""
     pairs: Pairs = []
-    for block, layer in zip(ours.layers, theirs.layers, strict=True):  # pyright: ignore[reportArgumentType]
+    for block, layer in zip(ours.layers, theirs.layers, strict=True):
         pairs += block_pairs(block, layer)
     assert (ours.norm is None) == (theirs.norm is None)
-    return pairs if ours.norm is None else pairs + module_pairs(ours.norm, theirs.norm)  # pyright: ignore
+    return pairs if ours.norm is None else pairs + module_pairs(ours.norm, theirs.norm)
 
 
 def assert_all_paired(pairs: Pairs, model: SmhtModel) -> None:

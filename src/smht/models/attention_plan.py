@@ -71,6 +71,8 @@ def plan_self_attention(
     if config.attention_pattern == "block_sparse":
         _refuse_others(implementation, "attention_pattern = 'block_sparse'")
         return _plan_block_sparse(config, encoding, inputs_embeds, attention_mask, position_ids, cache, is_causal)
+    if encoding.bias is not None:
+        _refuse_others(implementation, "position_embedding = 'relative'")
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
     arguments = {"config": config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     if is_causal or cache is not None:
@@ -79,7 +81,6 @@ def plan_self_attention(
     else:
         mask = create_bidirectional_mask(**arguments)
     if encoding.bias is not None:
-        _refuse_others(implementation, "position_embedding = 'relative'")
         mask = _add_bias(mask, encoding.bias, inputs_embeds, cache, is_causal)
     return AttentionPlan(mask, function, rotation)
 

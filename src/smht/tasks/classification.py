@@ -138,6 +138,14 @@ class EncodedTexts(Examples):
         loss = float(F.cross_entropy(logits, labels))
         return Score(loss, measure(logits.argmax(-1), labels))
 
+    def figures(self, model: Any, new_figure: Any) -> dict[str, Any]:
+        """Which labels are taken for which."""
+        predicted = classify(model, [item["ids"] for item in self.validation]).argmax(-1)
+        labels = torch.stack([item["label"] for item in self.validation])
+        size = len(self.labels)
+        counts = torch.bincount(labels * size + predicted, minlength=size**2).view(size, size)
+        return {"confusion": _confusion(new_figure, counts, self.labels)}
+
     def _encode(self, corpus: LabelledCorpus, tokenizer: "PreTrainedTokenizerFast", context: int) -> list[Item]:
         numbers = {label: number for number, label in enumerate(self.labels)}
         items = []
@@ -270,6 +278,23 @@ def measure(predicted: Tensor, labels: Tensor) -> dict[str, float]:
         "accuracy": float(metrics.accuracy_score(labels.tolist(), predicted.tolist())),
         "macro_f1": float(metrics.f1_score(labels.tolist(), predicted.tolist(), average="macro", zero_division=0)),
     }
+
+
+def _confusion(new_figure: Any, counts: Tensor, labels: Sequence[str]) -> Any:
+    """Counts `[label, prediction]` as a picture: shades are parts of a row."""
+    side = 2.5 + 0.7 * len(labels)
+    figure = new_figure(figsize=(side + 1, side), layout="constrained")
+    panel = figure.subplots()
+    parts = counts / counts.sum(-1, keepdim=True).clamp_min(1)
+    panel.imshow(parts.numpy(), cmap="Blues", vmin=0, vmax=1)
+    for row, column in torch.cartesian_prod(torch.arange(len(labels)), torch.arange(len(labels))).tolist():
+        colour = "white" if parts[row, column] > 0.5 else "black"
+        panel.text(column, row, f"{int(counts[row, column]):,}", ha="center", va="center", color=colour)
+    panel.set_xticks(range(len(labels)), labels, rotation=30)
+    panel.set_yticks(range(len(labels)), labels)
+    panel.set_xlabel("predicted")
+    panel.set_ylabel("label")
+    return figure
 
 
 def _metrics() -> Any:

@@ -113,6 +113,15 @@ class Examples(ABC):
             is_final: whether metrics that take long are worth their time.
         """
 
+    def figures(self, model: Any, new_figure: Any) -> dict[str, Any]:
+        """Pictures of what the model does with the validation part, by name.
+
+        Args:
+            model: a trained one.
+            new_figure: matplotlib's `Figure`.
+        """
+        return {}
+
 
 class TaskData(ABC):
     """Data as it was read, divided into a training and a validation part."""

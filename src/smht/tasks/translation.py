@@ -125,6 +125,22 @@ class EncodedPairs(Examples):
             model.train(was_training)
         return Score(loss, measure(translated, self.pairs[:count], with_scores=is_final))
 
+    def figures(self, model: Any, new_figure: Any) -> dict[str, Any]:
+        """How many translations are right, by the length of the source."""
+        translations = translate(model, self.tokenizer, [item["source"] for item in self.validation], self.context)
+        right: dict[int, list[bool]] = {}
+        for item, pair, translation in zip(self.validation, self.pairs, translations, strict=True):
+            right.setdefault((len(item["source"]) - 1) // 10, []).append(translation == pair.target)
+        figure = new_figure(figsize=(7, 3.5), layout="constrained")
+        panel = figure.subplots()
+        groups = sorted(right)
+        names = [f"{10 * group}–{10 * group + 9}\n{len(right[group]):,} pairs" for group in groups]
+        panel.bar(names, [sum(right[group]) / len(right[group]) for group in groups])
+        panel.set_ylim(0, 1)
+        panel.set_xlabel("tokens of the source")
+        panel.set_ylabel("exact matches")
+        return {"by-length": figure}
+
     def _loss(self, model: nn.Module, items: Sequence[Item]) -> float:
         device = next(model.parameters()).device
         nats, tokens = 0.0, 0

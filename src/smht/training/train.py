@@ -20,6 +20,7 @@ from smht.training.calibration import Calibration, calibrate
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.interrupt import StopRequest
+from smht.training.plots import draw_plots
 from smht.training.preparation import Prepared, Settings, copy_standard_input, prepare, prepare_again
 from smht.training.progress import TrainingDisplay
 from smht.training.request import TrainRequest
@@ -186,9 +187,12 @@ def _train(
 
 def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepared) -> Outcome:
     results = _results(run, [metric.name for metric in prepared.task.metrics])
-    if status == "finished" and any(metric.is_final for metric in prepared.task.metrics):
+    if status == "finished":
         model = run.load_model(device=prepared.settings.device)
-        results |= prepared.examples.score(model, is_final=True).metrics
+        if any(metric.is_final for metric in prepared.task.metrics):
+            results |= prepared.examples.score(model, is_final=True).metrics
+        with writing("the plots"):
+            draw_plots(run.path / "plots", run.read_metrics(), prepared.task, prepared.examples, model)
     record = {**record, "status": status, "results": results}
     run.write_record(record)
     return Outcome(run, status, record, prepared)
