@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from smht.models import SmhtConfig, SmhtForCausalLM
 
 _SAMPLE_TOKENS = 160
+_EXCERPT_BYTES = 400
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,14 @@ class WindowedText(Examples):
         return Score(result.loss, {"bits_per_byte": result.bits_per_byte})
 
 
+def excerpt(data: bytes) -> str:
+    """A few whole lines from the middle of a document; what is not UTF-8 as U+FFFD."""
+    middle = data.find(b"\n", len(data) // 2) + 1
+    lines = data[middle : middle + _EXCERPT_BYTES].splitlines(keepends=True)
+    whole = lines[:-1] if len(lines) > 1 else lines
+    return b"".join(whole).decode("utf-8", "replace")
+
+
 class LanguageModelling(Task):
     """Any text; nats per token and bits per byte."""
 
@@ -147,11 +156,14 @@ class LanguageModelling(Task):
         return 5e-3 if config.split else 3e-3
 
     def sample(self, model: "SmhtForCausalLM", tokenizer: "PreTrainedTokenizerFast", data: TaskData) -> str:
-        """A text that begins where the model likes."""
+        """A few lines of held-out text, and what the model goes on with."""
         from smht.tasks.generation import Sampling, encode_prompt, stream_text
 
+        assert isinstance(data, TextData)
+        prompt = excerpt(max((document.data for document in data.validation.documents), key=len))
         sampling = Sampling(max_new_tokens=_SAMPLE_TOKENS)
-        return "".join(stream_text(model, tokenizer, encode_prompt(tokenizer, b""), sampling))
+        pieces = stream_text(model, tokenizer, encode_prompt(tokenizer, prompt.encode()), sampling)
+        return f"--- held-out text\n{prompt.rstrip()}\n--- the model goes on\n{''.join(pieces)}"
 
     def next_command(self, run: str, data: TaskData) -> str:
         """Let it write."""
