@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from reporting import Figure, parser, report
@@ -54,7 +55,7 @@ class Run:
 def run(placement: str, depth: int, has_warmup: bool, examples: WindowedText, steps: int) -> Run:
     """Train one model."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
+    sizes: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
     model = SmhtForCausalLM(SmhtConfig(num_hidden_layers=depth, norm_placement=placement, mixing="shuffle", **sizes))
     recipe = Recipe(LEARNING_RATE, BATCH_SIZE, steps=steps, warmup=WARMUP if has_warmup else 0.0)
     try:

@@ -76,3 +76,15 @@ def test_dropout_acts_in_training_only_and_follows_the_seed(stack: str, pattern:
     assert not torch.equal(drawn[0], drawn[2])
     expected = plain(**inputs(stack)).last_hidden_state
     assert torch.equal(model.eval()(**inputs(stack)).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_dropout_reaches_the_embeddings_of_every_text(stack: str) -> None:
+    model, first = make(stack, hidden_dropout=0.5), []
+    for name, module in model.named_modules():
+        if name.endswith("layers.0"):
+            module.register_forward_pre_hook(lambda _, arguments: first.append(arguments[0]))
+    model(**inputs(stack))
+    assert len(first) == (2 if stack == "encoder_decoder" else 1)
+    for embedded in first:
+        assert 0.3 < (embedded == 0).double().mean() < 0.7

@@ -240,3 +240,11 @@ def test_tokens_outside_the_vocabulary_are_refused_in_either_text(number: int) -
     for texts in ({"input_ids": wrong, "decoder_input_ids": SOURCE}, {"input_ids": SOURCE, "decoder_input_ids": wrong}):
         with refused(f"token id {number} is outside the vocabulary of {VOCAB_SIZE} tokens"):
             tiny_seq2seq()(**texts)
+
+
+def test_targets_padded_on_the_left_are_refused() -> None:
+    model = tiny_seq2seq()
+    source = random_tokens()
+    with refused("padded on the right", "begins with -100"):
+        model(source, labels=torch.tensor([[5, 6, 7], [-100, 5, 6]]))
+    model(source, labels=torch.tensor([[5, 6, 7], [-100, -100, -100]]))

@@ -47,13 +47,14 @@ class SeparateWeights:
     @classmethod
     def of(cls, attention: MultiHeadAttention) -> Self:
         """The layer's weights; a copy."""
-        return cls(*(read_dense(attention, name) for name in _NAMES))
+        query, key, value, output = (read_dense(attention, name) for name in _NAMES)
+        return cls(query, key, value, output)
 
     @classmethod
     def from_per_head(cls, weights: PerHeadWeights) -> Self:
         """Heads side by side."""
-        inputs = (torch.cat(list(w), dim=1) for w in (weights.query, weights.key, weights.value))
-        return cls(*inputs, torch.cat(list(weights.output), dim=0))
+        query, key, value = (torch.cat(list(w), dim=1) for w in (weights.query, weights.key, weights.value))
+        return cls(query, key, value, torch.cat(list(weights.output), dim=0))
 
     @classmethod
     def from_fused(cls, qkv: Tensor, output: Tensor) -> Self:
@@ -64,12 +65,13 @@ class SeparateWeights:
         """
         if qkv.dim() != 2 or qkv.shape[1] != 3 * qkv.shape[0]:
             raise UsageError(f"a fused matrix is [D, 3·D], query, key and value side by side; got {list(qkv.shape)}")
-        return cls(*qkv.chunk(3, dim=1), output)
+        query, key, value = qkv.chunk(3, dim=1)
+        return cls(query, key, value, output)
 
     def to_per_head(self, num_heads: int) -> PerHeadWeights:
         """Head by head."""
-        inputs = (torch.stack(w.chunk(num_heads, dim=1)) for w in (self.query, self.key, self.value))
-        return PerHeadWeights(*inputs, torch.stack(self.output.chunk(num_heads, dim=0)))
+        query, key, value = (torch.stack(w.chunk(num_heads, dim=1)) for w in (self.query, self.key, self.value))
+        return PerHeadWeights(query, key, value, torch.stack(self.output.chunk(num_heads, dim=0)))
 
     def to_fused(self) -> tuple[Tensor, Tensor]:
         """`[D, 3·D]` and `[D, D]`."""

@@ -62,10 +62,13 @@ class SmhtPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As in transformers, and the folder serves every Auto class with `trust_remote_code`, not one alone."""
         self.config.auto_map = dict(AUTO_MAP)
+        folder = Path(save_directory)
+        # Before all else, since the folder may be uploaded as soon as the weights are there. Where a file is in the
+        # way, transformers says so and saves nothing.
+        if not folder.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(__file__).with_name("modeling.py"), folder)
         super().save_pretrained(save_directory, *args, **kwargs)
-        # Where a file is in the way, transformers has said so and saved nothing.
-        if Path(save_directory).is_dir():
-            shutil.copy(Path(__file__).with_name("modeling.py"), save_directory)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

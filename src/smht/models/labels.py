@@ -25,6 +25,19 @@ def check_labels(scored: Tensor, or_else: str | None = None) -> None:
         raise UsageError(f"every label {reason}, so there is nothing to learn from")
 
 
+def refuse_left_padding(labels: Tensor) -> None:
+    """Refuse targets padded on the left: a decoder would read the padding, which it never does when it writes.
+
+    Raises:
+        UsageError: a row begins with -100 and goes on with a label.
+    """
+    if labels.device.type != "cpu" or torch.compiler.is_compiling() or not labels.numel():
+        return
+    counts = labels != IGNORED
+    if (~counts[..., 0] & counts.any(-1)).any():
+        raise UsageError(f"labels of an encoder_decoder are padded on the right; a row of these begins with {IGNORED}")
+
+
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int | None) -> Tensor:
     """The target as a decoder reads it: the start token, then each label but the last; padding where labels are -100.
 

@@ -42,7 +42,8 @@ class SmhtEncoder(SmhtStack):
     ) -> BaseModelOutput:
         """Hidden states `[B, S, D]` of every source token; the arguments are those of `SmhtModel.forward`."""
         embedded = self.embed(input_ids, inputs_embeds)
-        return BaseModelOutput(last_hidden_state=self.run(embedded, attention_mask, position_ids, **kwargs))  # pyright: ignore[reportArgumentType]
+        hidden_states = self.run(embedded, attention_mask, position_ids, **kwargs)  # pyright: ignore[reportCallIssue]
+        return BaseModelOutput(last_hidden_state=hidden_states)  # pyright: ignore[reportArgumentType]
 
 
 class SmhtDecoder(SmhtStack):
@@ -89,9 +90,9 @@ class SmhtDecoder(SmhtStack):
             cache,
             memory,
             memory_mask,
-            **kwargs,  # pyright: ignore[reportArgumentType]
+            **kwargs,  # pyright: ignore[reportCallIssue]
         )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **named_cache(cache))
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **named_cache(cache))  # pyright: ignore
 
 
 class SmhtModel(SmhtStack):
@@ -145,7 +146,7 @@ class SmhtModel(SmhtStack):
             position_ids: `[B, T]`; counted from the attention mask if not given, so that padding on the left
                 changes nothing.
             past_key_values: a cache, by its name up to transformers 5.23.
-            inputs_embeds: `[B, T, D]` in place of `input_ids`.
+            inputs_embeds: `[B, T, D]` in place of `input_ids`, as the token embedding gives them.
             use_cache: whether to return a cache.
             cache: a cache, by its name since transformers 5.24.
             decoder_input_ids: `[B, T]`, the target; for two stacks, like all that follow.
@@ -205,7 +206,8 @@ class SmhtModel(SmhtStack):
     ) -> BaseModelOutput | BaseModelOutputWithPast:
         embedded = self.embed(input_ids, inputs_embeds)
         if self.config.stack == "encoder":
-            return BaseModelOutput(last_hidden_state=self.run(embedded, attention_mask, position_ids, **kwargs))  # pyright: ignore[reportArgumentType]
+            hidden_states = self.run(embedded, attention_mask, position_ids, **kwargs)
+            return BaseModelOutput(last_hidden_state=hidden_states)  # pyright: ignore[reportArgumentType]
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
         hidden_states = self.run(embedded, attention_mask, position_ids, cache, **kwargs)

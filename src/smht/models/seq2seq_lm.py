@@ -15,7 +15,7 @@ from smht.models.attention_plan import generation_mask
 from smht.models.base import SmhtPreTrainedModel
 from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
 from smht.models.configuration import SmhtConfig
-from smht.models.labels import check_labels, shift_right
+from smht.models.labels import check_labels, refuse_left_padding, shift_right
 from smht.models.model import SmhtModel
 
 
@@ -80,10 +80,11 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
             check_labels(labels)
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
+                refuse_left_padding(labels)
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)  # pyright: ignore[reportAssignmentType]
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise UsageError("an encoder_decoder needs a target: give labels or decoder_input_ids")
-        loss_arguments = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}  # pyright: ignore
+        divisor: Any = kwargs.pop("num_items_in_batch", None)  # pyright: ignore[reportArgumentType]
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -101,7 +102,8 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
         logits = self.lm_head(outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = ForCausalLMLoss(logits, labels, self.config.vocab_size, shift_labels=labels, **loss_arguments)
+            vocab_size = self.config.vocab_size
+            loss = ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch=divisor, shift_labels=labels)
         return Seq2SeqLMOutput(
             loss=loss,  # pyright: ignore[reportArgumentType]
             logits=logits,

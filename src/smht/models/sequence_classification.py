@@ -27,10 +27,11 @@ class SmhtForSequenceClassification(SmhtPreTrainedModel):
 
     def __init__(self, config: SmhtConfig) -> None:
         super().__init__(config)
-        self.num_labels = config.num_labels
+        assert config.num_labels is not None
+        self.num_labels: int = config.num_labels
         self.model = SmhtModel(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
+        self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
         self.post_init()
 
     @deprecate_old_cache_name

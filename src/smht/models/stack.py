@@ -44,7 +44,7 @@ class SmhtStack(SmhtPreTrainedModel):
         """
         width, heads = config.hidden_size, config.num_attention_heads
         self.is_causal = is_causal
-        self.embed_tokens = nn.Embedding(config.vocab_size, width) if embeds_tokens else None
+        self.embed_tokens: nn.Embedding | None = nn.Embedding(config.vocab_size, width) if embeds_tokens else None
         sizes = Sizes(config.max_position_embeddings, width, heads, is_causal)
         self.embed_positions = make_position_encoding(config.position_embedding, sizes)
         self.dropout = nn.Dropout(config.hidden_dropout)
@@ -61,14 +61,15 @@ class SmhtStack(SmhtPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise UsageError("give exactly one of input_ids and inputs_embeds")
-        if inputs_embeds is None:
-            assert input_ids is not None and self.embed_tokens is not None
-            self._check_token_ids(input_ids)
-            inputs_embeds = self.embed_tokens(input_ids)
-        if self.config.position_embedding == "sinusoidal":
-            # The waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
-            return inputs_embeds * math.sqrt(self.config.hidden_size)
-        return inputs_embeds
+        embedded = self._look_up(input_ids) if inputs_embeds is None else inputs_embeds
+        # The waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
+        scaled = self.config.position_embedding == "sinusoidal"
+        return embedded * math.sqrt(self.config.hidden_size) if scaled else embedded
+
+    def _look_up(self, input_ids: Tensor | None) -> Tensor:
+        assert input_ids is not None and self.embed_tokens is not None
+        self._check_token_ids(input_ids)
+        return self.embed_tokens(input_ids)
 
     def run(
         self,
@@ -149,8 +150,7 @@ class MemoryKeysAndValues:
         """Keys and values of a layer, if they were saved."""
         if not self._cache.is_updated.get(layer_idx):
             return None
-        layer = self._cache.cross_attention_cache.layers[layer_idx]
-        assert layer.keys is not None and layer.values is not None
+        layer: Any = self._cache.cross_attention_cache.layers[layer_idx]
         return layer.keys, layer.values
 
     def save(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> None:

@@ -199,7 +199,8 @@ class Classification(Task):
     ) -> EncodedTexts:
         """Labelled texts in files, or the movie reviews."""
         corpus = _read(sources)
-        labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
+        names: Any = model.config.id2label
+        labels = [names[number] for number in range(model.num_labels)]
         return EncodedTexts(corpus, corpus, labels, tokenizer, model.config.max_position_embeddings)
 
     def default_batch_size(self, context: int) -> int:

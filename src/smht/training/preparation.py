@@ -94,6 +94,8 @@ def prepare(request: TrainRequest) -> Prepared:
         assert config is not None
         tokenizer = _make_tokenizer(request, task, data)
         config, model = _fit_to_data(config, tokenizer, data), None
+        if config.is_encoder_decoder:
+            tokenizer.padding_side = "right"  # collators pad targets on the same side as sources
     settings = _settings(request, config, device, task, data)
     refuse_if_too_large(config, settings.batch_size, settings.context, device)
     if model is None:
