@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from smht import SmhtConfig, SmhtForCausalLM
+from smht import SmhtConfig, SmhtForCausalLM, SmhtModel
 from smht.layers import ChannelShuffle, SplitLinear, shuffle_order
 
 WIDTH, HIDDEN_WIDTH, HEADS = 64, 256, 4
@@ -88,3 +88,21 @@ def test_channel_orders_are_right_after_loading(tmp_path) -> None:
     for shuffle in shuffles:
         assert torch.equal(shuffle.order, shuffle_order(WIDTH, HEADS, power=1))
         assert torch.equal(shuffle.inverse, torch.argsort(shuffle.order))
+
+
+def test_writers_into_the_residual_stream_shrink_by_how_many_there_are() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": 2, "num_decoder_layers": 3}
+    model = SmhtModel(SmhtConfig(stack="encoder_decoder", **sizes))
+    fan_in = WIDTH // HEADS
+    for block in model.encoder.layers:
+        assert is_normal(block.self_attn.o_proj.weight, (2 * 2 * 3 * fan_in) ** -0.5)
+    for block in model.decoder.layers:
+        for attention in (block.self_attn, block.cross_attn):
+            assert is_normal(attention.o_proj.weight, (3 * 3 * 3 * fan_in) ** -0.5)
+            assert is_normal(attention.v_proj.weight, (3 * fan_in) ** -0.5)
+
+
+def test_with_norms_after_the_sums_nothing_shrinks() -> None:
+    for block in make(norm_placement="post").model.layers:
+        assert is_normal(block.self_attn.o_proj.weight, (3 * WIDTH // HEADS) ** -0.5)

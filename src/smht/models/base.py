@@ -75,13 +75,13 @@ class SmhtPreTrainedModel(PreTrainedModel):
         """Normal weights; by fan-in unless the configuration names a standard deviation.
 
         Projections have the deviation of a fresh `nn.Linear`, 1/√(3·fan_in), with the fan-in of a block where they are
-        split. Those that write into the residual stream have 1/√(2N) of it, as in GPT-2, so that the sum of all
-        sub-layers begins no larger for many blocks than for few.
+        split. Those that write into a pre-norm residual stream have 1/√W of it, where W is how many do (2N, and 3N with
+        a memory), as in GPT-2, so that the sum of all sub-layers begins no larger for many blocks than for few.
         """
         fixed = self.config.initializer_range
         if isinstance(module, SplitLinear | nn.Linear):
             fan_in = module.fan_in if isinstance(module, SplitLinear) else module.in_features
-            shrink = (2 * self.config.num_hidden_layers) ** -0.5 if hasattr(module, "writes_residual") else 1.0
+            shrink = getattr(module, "residual_writers", 1) ** -0.5
             init.normal_(module.weight, std=fixed or shrink * (3 * fan_in) ** -0.5)
             if module.bias is not None:
                 init.zeros_(module.bias)
@@ -98,8 +98,10 @@ class SmhtPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
 
-def make_block(config: SmhtConfig, layer_idx: int, is_causal: bool, cross_attention: bool = False) -> SmhtBlock:
-    """Block number `layer_idx` of a stack."""
+def make_block(
+    config: SmhtConfig, layer_idx: int, num_layers: int, is_causal: bool, cross_attention: bool = False
+) -> SmhtBlock:
+    """Block number `layer_idx` of a stack of `num_layers`."""
     assert config.intermediate_size is not None
     block = SmhtBlock(
         config.hidden_size,
@@ -120,6 +122,7 @@ def make_block(config: SmhtConfig, layer_idx: int, is_causal: bool, cross_attent
     )
     if config.norm_placement == "pre":
         attentions = [block.self_attn] if block.cross_attn is None else [block.self_attn, block.cross_attn]
-        for projection in (*(attention.o_proj for attention in attentions), block.mlp.down_proj):
-            projection.writes_residual = True  # pyright: ignore[reportArgumentType]
+        writers = [*(attention.o_proj for attention in attentions), block.mlp.down_proj]
+        for projection in writers:
+            projection.residual_writers = len(writers) * num_layers  # pyright: ignore[reportArgumentType]
     return block

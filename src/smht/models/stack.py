@@ -48,7 +48,8 @@ class SmhtStack(SmhtPreTrainedModel):
         sizes = Sizes(config.max_position_embeddings, width, heads, is_causal)
         self.embed_positions = make_position_encoding(config.position_embedding, sizes)
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.layers = nn.ModuleList(make_block(config, i, is_causal, cross_attention) for i in range(num_layers))
+        blocks = (make_block(config, i, num_layers, is_causal, cross_attention) for i in range(num_layers))
+        self.layers = nn.ModuleList(blocks)
         has_last_norm = config.norm_placement == "pre"
         self.norm = make_norm(config.norm_scope, width, heads, config.layer_norm_eps) if has_last_norm else None
         self.gradient_checkpointing = False
