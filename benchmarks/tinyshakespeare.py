@@ -25,7 +25,13 @@ STEPS = 2_000
 BATCH_SIZE = 12
 CONTEXT = 64
 LEARNING_RATE = 5e-3
-SIZES = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "tie_word_embeddings": True}
+ARCHITECTURE = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "position_embedding": "learned",
+    "tie_word_embeddings": True,
+}
 
 
 def train(text: Path, mixing: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -33,7 +39,7 @@ def train(text: Path, mixing: str, seed: int, folder: Path) -> dict[str, Any]:
     request = TrainRequest(
         texts=(str(text),),
         tokenizer="char",
-        architecture={**SIZES, "mixing": mixing},
+        architecture={**ARCHITECTURE, "mixing": mixing},
         context=CONTEXT,
         batch_size=BATCH_SIZE,
         learning_rate=LEARNING_RATE,

@@ -257,7 +257,7 @@ def test_from_what_is_no_run(folder: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--learning-rate", "0.1"), ("has learning_rate = 0.005", "leave learning_rate = 0.1 out")),
+        (("--learning-rate", "0.1"), ("has learning_rate = 0.02", "leave learning_rate = 0.1 out")),
         (("--batch-size", "4"), "has batch_size = 2"),
         (("--seed", "1"), "has seed = 0"),
         (("--context", "8"), "has context = 16"),

@@ -133,7 +133,7 @@ def test_flags_offer_what_the_library_knows() -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
-        (("--hidden-size", "12"), "hidden_size", 12),
+        (("--hidden-size", "24"), "hidden_size", 24),
         (("--num-hidden-layers", "3"), "num_hidden_layers", 3),
         (("--num-attention-heads", "2"), "num_attention_heads", 2),
         (("--intermediate-size", "20"), "intermediate_size", 20),

@@ -48,7 +48,7 @@ def test_the_best_run_comes_first(runs: None, run: Path) -> None:
     assert rows[1]["validation_loss"] == results["validation_loss"] == 2 * rows[0]["validation_loss"]
     assert rows[1]["score"] == results["bits_per_byte"]
     assert (rows[1]["task"], rows[1]["metric"]) == ("language-modelling", "bits_per_byte")
-    assert (rows[1]["status"], rows[1]["step"], rows[1]["parameters"]) == ("finished", 4, 6032)
+    assert (rows[1]["status"], rows[1]["step"], rows[1]["parameters"]) == ("finished", 4, 5776)
     assert rows[1]["text"] == "text.txt"
     assert (rows[2]["status"], rows[2]["step"], rows[2]["validation_loss"]) == ("running", 0, None)
 
@@ -57,7 +57,7 @@ def test_table(runs: None) -> None:
     lines = succeed("runs").out.splitlines()
     best = succeed("runs", "--json").json[0]
     row = next(line for line in lines if "runs/deep/b" in line)
-    for value in ("finished", " 4 ", f"{best['score']:.4f} bits/byte", f"{best['validation_loss']:.4f}", "6,032"):
+    for value in ("finished", " 4 ", f"{best['score']:.4f} bits/byte", f"{best['validation_loss']:.4f}", "5,776"):
         assert value in row
     assert " - " in next(line for line in lines if "runs/fresh" in line)
 

@@ -183,7 +183,7 @@ def test_a_finished_run_can_be_extended(request_for, quiet, tmp_path):
     assert max(rows) == 20 and outcome.record["settings"]["steps"] == 20
     # A cosine over 20 steps stands higher after 12 than one over 12, and both end at a tenth of the peak.
     assert rows[13]["learning_rate"] > rows[12]["learning_rate"] * 2
-    assert rows[20]["learning_rate"] == pytest.approx(0.1 * 5e-3, rel=0.1)
+    assert rows[20]["learning_rate"] == pytest.approx(0.1 * 0.02, rel=0.1)
 
 
 def test_a_run_from_another_starts_with_its_weights(request_for, quiet, tmp_path):

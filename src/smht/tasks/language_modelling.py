@@ -152,8 +152,11 @@ class LanguageModelling(Task):
         return max(1, round(2048 / context))
 
     def default_learning_rate(self, config: "SmhtConfig") -> float:
-        """The rate that did best at width 256 (docs/log.md): a split model bears a higher one than a dense one."""
-        return 5e-3 if config.split else 3e-3
+        """By width as in µP (arXiv:2203.03466), from what did best at 128 and 256 (docs/log.md).
+
+        A split model bears a higher rate than a dense one.
+        """
+        return round((1.28 if config.split else 0.77) / max(64, config.hidden_size), 5)
 
     def sample(self, model: "SmhtForCausalLM", tokenizer: "PreTrainedTokenizerFast", data: TaskData) -> str:
         """A few lines of held-out text, and what the model goes on with."""
