@@ -206,3 +206,20 @@ def test_an_eager_row_with_nothing_allowed_stays_finite() -> None:
     output, weights = make()(X, mask=mask, attention_function=eager_attention)
     assert output.isfinite().all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (torch.ones(2, 5, dtype=torch.bool), "must broadcast to"),
+        (torch.ones(1, 1, 1, 4, dtype=torch.bool), "must broadcast to"),
+        (torch.ones(1, 1, 1, 5, 5, dtype=torch.bool), "must broadcast to"),
+        (torch.zeros(5, 5, dtype=torch.long), "True where attention is allowed"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(split: tuple[bool, bool], mask: Tensor, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make(*split)(X, mask=mask)
+    fits = torch.ones(1, 1, 1, 5, dtype=torch.bool)
+    assert make(*split)(X, mask=fits)[0].isfinite().all()

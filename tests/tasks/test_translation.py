@@ -108,6 +108,9 @@ def test_measure() -> None:
     whole = measure([pair.target for pair in pairs], pairs, with_scores=True)
     assert whole["exact_match"] == 1.0
     assert whole["bleu"] == pytest.approx(100.0) and whole["chrf"] == pytest.approx(100.0)
+    short = [Pair("a", "ett två"), Pair("b", "tre")]
+    assert measure(["ett två", "tre"], short, with_scores=True)["bleu"] == pytest.approx(100.0)
+    assert 0 < measure(["ett två", "fyra"], short, with_scores=True)["bleu"] < 100
 
 
 def test_but_at_the_end_only_some_are_translated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import math
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from smht import ops
@@ -116,6 +117,7 @@ class MultiHeadAttention(nn.Module):
         """
         if query.dim() != 3:
             raise UsageError(f"attention takes [B, T, D], got shape {list(query.shape)}")
+        _check_mask_type(mask)
         query = self._shuffle(query)
         is_self_attention = key is None and value is None
         caches = (cache, memory_cache)
@@ -133,6 +135,7 @@ class MultiHeadAttention(nn.Module):
             query_heads, key_heads = rotate(query_heads, *rotation), rotate(key_heads, *rotation)
         if cache is not None:
             key_heads, value_heads = cache.update(key_heads, value_heads, self.layer_idx)
+        _check_mask_shape(mask, (*query_heads.shape[:3], key_heads.shape[2]))
         mixed, attention_weights = attention_function(
             self,
             query_heads,
@@ -179,3 +182,24 @@ class MultiHeadAttention(nn.Module):
 
     def _undo_shuffle(self, output: Tensor) -> Tensor:
         return output if self.output_shuffle is None else self.output_shuffle.undo(output)
+
+
+def _check_mask_type(mask: Tensor | None) -> None:
+    """Refuse numbers of which nobody knows what they mean."""
+    if isinstance(mask, Tensor) and mask.dtype != torch.bool and not mask.is_floating_point():
+        raise UsageError(
+            "an attention mask is boolean, True where attention is allowed, or floating, to be added to the scores; "
+            f"got {str(mask.dtype).removeprefix('torch.')}"
+        )
+
+
+def _check_mask_shape(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
+    """Refuse a mask that does not fit the scores `[B, H, T, S]`; other implementations bring masks of their own kind."""
+    if not isinstance(mask, Tensor) or torch.compiler.is_compiling():
+        return
+    padded = (1,) * (4 - mask.dim()) + tuple(mask.shape)
+    if len(padded) != 4 or any(size not in (1, full) for size, full in zip(padded, scores_shape, strict=True)):
+        raise UsageError(
+            f"the attention mask must broadcast to [B, H, T, S] = {list(scores_shape)}, got {list(mask.shape)}; "
+            "padding of the keys is [B, 1, 1, S]"
+        )

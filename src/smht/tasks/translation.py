@@ -275,7 +275,11 @@ def translate(
 
 
 def measure(translations: Sequence[str], pairs: Sequence[Pair], with_scores: bool) -> dict[str, float]:
-    """Exact matches and, if asked for, sacreBLEU's BLEU and chrF; a source with several targets is right with any."""
+    """Exact matches and, if asked for, sacreBLEU's BLEU and chrF; a source with several targets is right with any.
+
+    BLEU counts word sequences of up to four words, or as long as the longest target has where that is less: without
+    one sequence of four it would be 0 whatever the translations.
+    """
     targets: dict[str, list[str]] = {}
     for pair in pairs:
         targets.setdefault(pair.source, []).append(pair.target)
@@ -284,8 +288,10 @@ def measure(translations: Sequence[str], pairs: Sequence[Pair], with_scores: boo
     if with_scores:
         sacrebleu = _sacrebleu()
         references = [[pair.target for pair in pairs]]
-        found["bleu"] = sacrebleu.corpus_bleu(list(translations), references).score
-        found["chrf"] = sacrebleu.corpus_chrf(list(translations), references).score
+        longest = max(len(pair.target.split()) for pair in pairs)
+        bleu = sacrebleu.BLEU(max_ngram_order=min(4, longest))
+        found["bleu"] = bleu.corpus_score(list(translations), references).score
+        found["chrf"] = sacrebleu.CHRF().corpus_score(list(translations), references).score
     return found
 
 
