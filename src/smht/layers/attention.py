@@ -194,7 +194,7 @@ def _check_mask_type(mask: Tensor | None) -> None:
 
 
 def _check_mask_shape(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
-    """Refuse a mask that does not fit the scores `[B, H, T, S]`; other implementations bring masks of their own kind."""
+    """Refuse a mask that does not fit the scores `[B, H, T, S]`; other implementations have masks of their own kind."""
     if not isinstance(mask, Tensor) or torch.compiler.is_compiling():
         return
     padded = (1,) * (4 - mask.dim()) + tuple(mask.shape)
