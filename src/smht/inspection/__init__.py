@@ -1,7 +1,20 @@
 """What a model consists of, costs and does, seen from outside: models are wrapped, never edited."""
 
 from smht.inspection.accounting import Accounting, Costs, Part, account
+from smht.inspection.head_logits import HeadLogits, head_logits
 from smht.inspection.trace import Step, Trace, trace
 from smht.inspection.twin_comparison import Comparison, compare
 
-__all__ = ["Accounting", "Comparison", "Costs", "Part", "Step", "Trace", "account", "compare", "trace"]
+__all__ = [
+    "Accounting",
+    "Comparison",
+    "Costs",
+    "HeadLogits",
+    "Part",
+    "Step",
+    "Trace",
+    "account",
+    "compare",
+    "head_logits",
+    "trace",
+]

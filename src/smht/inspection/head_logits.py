@@ -1,0 +1,98 @@
+"""Logits as the exact sum of what each head's chunk contributes (seed 000, 6.2).
+
+`logit_v = Σ_h ⟨U_v[h], z_h⟩`, where `z` is the last hidden state after the final norm, `U` the head's matrix and `[h]`
+the channels of chunk `h`. In a split model without mixing a chunk is what its head made of its own chunk of the
+embeddings, up to two numbers a token that the LayerNorms share; elsewhere the sum is as exact but says less.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smht.errors import UsageError
+from smht.layers.block import SPLITTABLE
+from smht.models import SmhtConfig, SmhtPreTrainedModel
+
+
+@dataclass(frozen=True)
+class HeadLogits:
+    """What each chunk says.
+
+    Attributes:
+        contributions: `[B, T, H, V]`; over `H` they sum to the logits. `V` is the tokens asked for.
+        logits: `[B, T, V]`.
+        is_by_lineage: whether chunk `h` of the last hidden state comes from chunk `h` of the embeddings alone, but for
+            the norms' statistics.
+        note: what the contributions mean, in a sentence.
+    """
+
+    contributions: Tensor
+    logits: Tensor
+    is_by_lineage: bool
+    note: str
+
+    def between(self, first: int, second: int) -> Tensor:
+        """What each chunk does for the `first` of the tokens asked for against the `second`, `[B, T, H]`."""
+        return self.contributions[..., first] - self.contributions[..., second]
+
+
+@torch.no_grad()
+def head_logits(model: SmhtPreTrainedModel, tokens: Tensor | None = None, **inputs: Any) -> HeadLogits:
+    """Split the logits of a model with a head by chunk.
+
+    Args:
+        model: a language model, sequence-to-sequence model or classifier; put into evaluation mode for the time.
+        tokens: `[V']`, the token ids (or label numbers) whose logits to split; all if not given.
+        **inputs: what the model's forward takes.
+
+    Raises:
+        UsageError: a model without a head, a token outside the vocabulary, or what the model refuses.
+    """
+    head = getattr(model, "lm_head", None) or getattr(model, "score", None)
+    if not isinstance(head, nn.Linear):
+        raise UsageError(f"there are no logits to split: {type(model).__name__} has no head")
+    weight = _rows(head.weight, tokens)
+    kept: list[Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, arguments: kept.append(arguments[0]))
+    was_training = model.training
+    model.eval()
+    try:
+        model(**inputs)
+    finally:
+        handle.remove()
+        model.train(was_training)
+    heads = model.config.num_attention_heads
+    hidden = kept[-1].unflatten(-1, (heads, -1))
+    contributions = torch.einsum("...hk,vhk->...hv", hidden, weight.unflatten(-1, (heads, -1)))
+    is_by_lineage, note = _meaning(model.config)
+    logits = torch.nn.functional.linear(kept[-1], weight)
+    return HeadLogits(contributions, logits, is_by_lineage, note)
+
+
+def _rows(weight: Tensor, tokens: Tensor | None) -> Tensor:
+    if tokens is None:
+        return weight
+    size = weight.shape[0]
+    wrong = tokens[(tokens < 0) | (tokens >= size)]
+    if len(wrong):
+        raise UsageError(f"token {int(wrong[0])} is not one of the head's {size}: they are 0 to {size - 1}")
+    return weight[tokens]
+
+
+def _meaning(config: SmhtConfig) -> tuple[bool, str]:
+    if set(config.split) != set(SPLITTABLE):
+        missing = ", ".join(name for name in SPLITTABLE if name not in config.split)
+        return False, f"chunks are of the last hidden state only: the dense projections ({missing}) mix them before"
+    if config.mixing != "none" and config.num_hidden_layers > 1:
+        return (
+            False,
+            f"chunks are of the last hidden state only: {config.mixing} mixing deals channels anew in each block",
+        )
+    if config.norm_scope == "head":
+        return True, "each chunk comes from its own chunk of the embeddings alone"
+    return (
+        True,
+        "each chunk comes from its own chunk of the embeddings, but for the mean and variance in each LayerNorm",
+    )
