@@ -82,17 +82,13 @@ def _rows(weight: Tensor, tokens: Tensor | None) -> Tensor:
 
 
 def _meaning(config: SmhtConfig) -> tuple[bool, str]:
+    only_last = "chunks are of the last hidden state only"
     if set(config.split) != set(SPLITTABLE):
         missing = ", ".join(name for name in SPLITTABLE if name not in config.split)
-        return False, f"chunks are of the last hidden state only: the dense projections ({missing}) mix them before"
+        return False, f"{only_last}: the dense projections ({missing}) mix them before"
     if config.mixing != "none" and config.num_hidden_layers > 1:
-        return (
-            False,
-            f"chunks are of the last hidden state only: {config.mixing} mixing deals channels anew in each block",
-        )
+        return False, f"{only_last}: {config.mixing} mixing deals channels anew in each block"
+    own = "each chunk comes from its own chunk of the embeddings"
     if config.norm_scope == "head":
-        return True, "each chunk comes from its own chunk of the embeddings alone"
-    return (
-        True,
-        "each chunk comes from its own chunk of the embeddings, but for the mean and variance in each LayerNorm",
-    )
+        return True, f"{own} alone"
+    return True, f"{own}, but for the mean and variance in each LayerNorm"
