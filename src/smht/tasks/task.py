@@ -167,6 +167,7 @@ class Task(ABC):
         stacks: the values of `config.stack` that serve it, the default first.
         preset: the default architecture.
         tokenizer: the default kind.
+        vocab_size: the most tokens of the default tokenizer; its own default if None.
         metrics: the first is the one that runs are compared by.
         loss_unit: what the loss is in.
     """
@@ -175,6 +176,7 @@ class Task(ABC):
     stacks: ClassVar[tuple[str, ...]]
     preset: ClassVar[str]
     tokenizer: ClassVar[str]
+    vocab_size: ClassVar[int | None] = None
     metrics: ClassVar[tuple[Metric, ...]]
     loss_unit: ClassVar[str]
 

@@ -156,7 +156,8 @@ def _data_request(request: TrainRequest) -> DataRequest:
 
 def _make_tokenizer(request: TrainRequest, task: Task, data: TaskData) -> "PreTrainedTokenizerFast":
     kind = request.tokenizer or task.tokenizer
-    return build_tokenizer(kind, None if kind == "byte" else data.texts(request.errors), request.vocab_size)
+    vocab_size = request.vocab_size or (task.vocab_size if kind == task.tokenizer else None)
+    return build_tokenizer(kind, None if kind == "byte" else data.texts(request.errors), vocab_size)
 
 
 def _configuration(request: TrainRequest, task: Task) -> SmhtConfig:
