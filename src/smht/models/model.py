@@ -223,7 +223,9 @@ class SmhtModel(SmhtStack):
         cache: Cache | None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
-        encoded = encoder_outputs if isinstance(encoder_outputs, BaseModelOutput) else BaseModelOutput(*encoder_outputs)
+        encoded = encoder_outputs
+        if not isinstance(encoded, BaseModelOutput):
+            encoded = BaseModelOutput(*encoded)  # pyright: ignore[reportArgumentType]
         assert encoded.last_hidden_state is not None
         decoded = self.decoder(
             inputs_embeds=self.encoder.embed(target.pop("input_ids"), target.pop("inputs_embeds")),
