@@ -1,0 +1,104 @@
+"""How much each chunk of the embeddings moves each chunk of the last hidden state (seed 000, 6.1 and 6.2).
+
+In a split model without mixing only LayerNorm couples chunks: `y = (x − μ) / √(σ² + ε) · γ + β`, where `μ` and `σ²` are
+taken over all channels. Its derivative is
+
+`∂y_j / ∂x_i = γ_j / √(σ² + ε) · (δ_ij − 1/D − ŷ_j · ŷ_i / D)` with `ŷ = (x − μ) / √(σ² + ε)`,
+
+of which `1/D` comes from the mean and `ŷ_j · ŷ_i / D` from the variance. With both held constant only `δ_ij` is left,
+so the Jacobian between different chunks is exactly 0.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smht.errors import UsageError
+from smht.layers import HeadLayerNorm
+from smht.models import SmhtPreTrainedModel
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """Norms of Jacobians between chunks.
+
+    Attributes:
+        live: `[H, H]`; row `i`, column `j`: the Frobenius norm of the Jacobian from chunk `i` of all tokens' embeddings
+            to chunk `j` of one token's last hidden state, with the norms' statistics as they are.
+        held: the same with every mean and variance held constant.
+    """
+
+    live: Tensor
+    held: Tensor
+
+
+def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) -> Coupling:
+    """Measure the coupling of chunks in one text.
+
+    Args:
+        model: with one stack; put into evaluation mode for the time.
+        input_ids: `[1, T]`.
+        position: of the token whose last hidden state counts.
+
+    Raises:
+        UsageError: a model with two stacks, more than one text, or a position outside it.
+    """
+    if model.config.is_encoder_decoder:
+        raise UsageError("coupling is measured in models of one stack; pass the encoder or decoder by itself")
+    if input_ids.dim() != 2 or input_ids.shape[0] != 1:
+        raise UsageError(f"coupling takes one text, input_ids [1, T]; got shape {list(input_ids.shape)}")
+    if not -input_ids.shape[1] <= position < input_ids.shape[1]:
+        raise UsageError(f"there is no position {position} in a text of {input_ids.shape[1]} tokens")
+    base: Any = getattr(model, model.base_model_prefix, model)
+    was_training = model.training
+    model.eval()
+    try:
+        live = _norms(base, input_ids, position)
+        with held_statistics(base):
+            held = _norms(base, input_ids, position)
+    finally:
+        model.train(was_training)
+    return Coupling(live, held)
+
+
+@contextmanager
+def held_statistics(model: nn.Module) -> Iterator[None]:
+    """Let no gradient through means and variances of LayerNorms while the context lasts; values stay as they are."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm | HeadLayerNorm):
+                handle = module.register_forward_hook(_held_norm)
+                stack.callback(handle.remove)
+        yield
+
+
+def _held_norm(module: nn.LayerNorm | HeadLayerNorm, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+    x = arguments[0]
+    chunks = x
+    if isinstance(module, HeadLayerNorm):
+        chunks = x if module.shuffle is None else module.shuffle(x)
+        chunks = chunks.unflatten(-1, (module.num_heads, -1))
+    mean = chunks.mean(-1, keepdim=True).detach()
+    variance = chunks.var(-1, correction=0, keepdim=True).detach()
+    normalised = (chunks - mean) * torch.rsqrt(variance + module.eps)
+    if isinstance(module, HeadLayerNorm):
+        normalised = normalised.flatten(-2)
+        normalised = normalised if module.shuffle is None else module.shuffle.undo(normalised)
+    return normalised * module.weight + module.bias
+
+
+def _norms(base: Any, input_ids: Tensor, position: int) -> Tensor:
+    heads = base.config.num_attention_heads
+    embedded = base.get_input_embeddings()(input_ids).detach().requires_grad_()
+    hidden = base(inputs_embeds=embedded, use_cache=False).last_hidden_state[0, position]
+    squares = torch.zeros(heads, heads, dtype=torch.float64)
+    width = hidden.shape[0] // heads
+    for channel in range(hidden.shape[0]):
+        (gradient,) = torch.autograd.grad(hidden[channel], embedded, retain_graph=True)
+        by_chunk = gradient[0].unflatten(-1, (heads, -1)).double().square().sum((0, 2))
+        squares[:, channel // width] += by_chunk.cpu()
+    return squares.sqrt()
