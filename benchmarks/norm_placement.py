@@ -4,7 +4,7 @@ Language models of width 64 on the bytes of the Python standard library's source
 every run with the same data and peak learning rate. A run diverges if its loss becomes no number, and stalls if it
 ends no better than always guessing by the frequency of each byte.
 
-    python benchmarks/norm_placement.py [--figure norm-placement.svg] [--steps 300] [--json]
+    python benchmarks/norm_placement.py [--figure norm-placement.svg] [--learning-rate 2e-2] [--steps 300] [--json]
 """
 
 import itertools
@@ -25,7 +25,6 @@ from smht.tasks.task import DataRequest
 from smht.tokenization import build_tokenizer
 
 DEPTHS = (2, 4, 8, 16)
-LEARNING_RATE = 5e-3
 CONTEXT, BATCH_SIZE, WARMUP, CHECKED_WINDOWS = 64, 16, 0.2, 256
 STALLED = "stalls"
 
@@ -52,12 +51,12 @@ class Run:
         return STALLED if self.validation_loss > 0.97 * guessing else "learns"
 
 
-def run(placement: str, depth: int, has_warmup: bool, examples: WindowedText, steps: int) -> Run:
+def run(placement: str, depth: int, has_warmup: bool, examples: WindowedText, rate: float, steps: int) -> Run:
     """Train one model."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
     model = SmhtForCausalLM(SmhtConfig(num_hidden_layers=depth, norm_placement=placement, mixing="shuffle", **sizes))
-    recipe = Recipe(LEARNING_RATE, BATCH_SIZE, steps=steps, warmup=WARMUP if has_warmup else 0.0)
+    recipe = Recipe(rate, BATCH_SIZE, steps=steps, warmup=WARMUP if has_warmup else 0.0)
     try:
         losses = train(model, examples, recipe).losses
     except SmhtError:
@@ -96,13 +95,14 @@ def draw(runs: list[Run], guessing: float, path: Path) -> None:
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--figure", type=Path)
+    arguments.add_argument("--learning-rate", type=float, default=2e-2)
     arguments.add_argument("--steps", type=int, default=300)
     chosen = arguments.parse_args()
     data = LanguageModelling().read(DataRequest())
     examples = data.encode(build_tokenizer("byte", None), CONTEXT, "strict")
     guessing = guessing_loss(data)
     runs = [
-        run(placement, depth, has_warmup, examples, chosen.steps)
+        run(placement, depth, has_warmup, examples, chosen.learning_rate, chosen.steps)
         for depth in DEPTHS
         for placement in ("pre", "post")
         for has_warmup in (True, False)

@@ -44,7 +44,18 @@ def run_python(code: str) -> str:
 
 
 def test_every_command_is_there() -> None:
-    assert COMMANDS == ["evaluate", "generate", "predict", "presets", "runs", "summary", "trace", "train"]
+    assert COMMANDS == [
+        "attention",
+        "evaluate",
+        "generate",
+        "heads",
+        "predict",
+        "presets",
+        "runs",
+        "summary",
+        "trace",
+        "train",
+    ]
     out = succeed("--help").out
     for name in COMMANDS:
         assert f"\n  {name} " in out

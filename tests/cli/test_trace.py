@@ -52,7 +52,7 @@ def test_a_run_reads_text(run: Path) -> None:
         ((*MINI, "--step", "3z"), "there is no step '3z'"),
         ((*MINI, "--layer", "1"), "there is no block 1: they are 0 to 0"),
         ((*MINI, "--head", "4"), "there is no head 4: they are 0 to 3"),
-        ((*MINI, "--target", "x"), "--target is for runs of an encoder-decoder"),
+        ((*MINI, "--target", "x"), "--target goes with a text"),
         (("trace", "nowhere", "text"), "there is no run folder nowhere"),
     ],
 )
@@ -61,5 +61,6 @@ def test_what_cannot_be_traced(arguments: tuple[str, ...], says: str) -> None:
 
 
 def test_texts_that_cannot_be_traced(run: Path) -> None:
+    refuse("trace", run, "text", "--target", "x", says="--target is for runs of an encoder-decoder")
     refuse("trace", run, "", says="the text is empty")
     refuse("trace", run, "x" * 16, says="the model's 16 positions")

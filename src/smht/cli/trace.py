@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smht.cli.output import harmless, print_json, quieten_libraries, result_console
+from smht.cli.reading import load, model_inputs
 from smht.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,13 +61,11 @@ def _model(run: Path | None, preset: str | None, seed: int) -> tuple[Any, Any]:
     import torch
 
     from smht.models import SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtModel, preset_config
-    from smht.training.run_folder import RunFolder
 
     if (run is None) == (preset is None):
         raise UsageError("give a run folder or --preset, one of the two")
     if run is not None:
-        folder = RunFolder(run)
-        return folder.load_model(), folder.load_tokenizer()
+        return load(run)
     assert preset is not None
     config = preset_config(preset)
     torch.manual_seed(seed)
@@ -77,31 +76,19 @@ def _model(run: Path | None, preset: str | None, seed: int) -> tuple[Any, Any]:
 def _inputs(model: Any, tokenizer: Any, text: str | None, ids: str | None, target: str | None) -> dict[str, Any]:
     import torch
 
-    from smht.tokenization import BOS_ID
-
     if (text is None) == (ids is None):
         raise UsageError("give a text or --ids, one of the two")
     if text is not None and tokenizer is None:
         raise UsageError("a preset has no tokenizer: give --ids, such as 17,52,3,88")
-    if target is not None and not (model.config.is_encoder_decoder and tokenizer is not None):
-        raise UsageError("--target is for runs of an encoder-decoder")
-    task_is_translation = model.config.is_encoder_decoder
-    numbers = _parse_ids(ids) if ids is not None else _encode(tokenizer, text or "", task_is_translation)
-    inputs = {"input_ids": torch.tensor([numbers])}
+    if text is not None:
+        return model_inputs(model, tokenizer, text, target)
+    if target is not None:
+        raise UsageError("--target goes with a text, not with --ids")
+    assert ids is not None
+    inputs = {"input_ids": torch.tensor([_parse_ids(ids)])}
     if model.config.is_encoder_decoder:
-        written = [] if target is None else _encode(tokenizer, target, False)[1:]
-        inputs["decoder_input_ids"] = torch.tensor([[BOS_ID if tokenizer is not None else 0, *written]])
+        inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id or 0]])
     return inputs
-
-
-def _encode(tokenizer: Any, text: str, is_source: bool) -> list[int]:
-    """A text as the run's task reads it: after a begin token, or as a source with an end token."""
-    from smht.tokenization import BOS_ID, EOS_ID, encode_document
-
-    if not text:
-        raise UsageError("the text is empty")
-    tokens = [int(i) for i in encode_document(tokenizer, text.encode("utf-8", "surrogateescape"), source="the text")]
-    return [*tokens, EOS_ID] if is_source else [BOS_ID, *tokens]
 
 
 def _parse_ids(text: str) -> list[int]:

@@ -1,0 +1,125 @@
+"""Attention weights as pictures, readable from two tokens to hundreds. Needs matplotlib."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from smht.errors import UsageError
+
+_MOST_LABELS = 64
+_MOST_CELLS = 128
+_LONGEST_LABEL = 12
+
+
+def draw_map(weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str) -> Any:
+    """One head: queries down, keys across, each with its token where there is room.
+
+    Args:
+        weights: `[T, S]`.
+        queries: `T` tokens.
+        keys: `S` tokens.
+        title: above the picture.
+
+    Returns:
+        A matplotlib figure. Longer texts than 128 tokens are averaged in blocks, which the title says.
+    """
+    shown, block = _averaged(weights)
+    side = min(14.0, max(3.5, 0.24 * max(shown.shape) + 2))
+    figure = _new_figure(side)
+    panel = figure.subplots()
+    image = panel.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=max(1e-9, float(shown.max())), aspect="auto")
+    figure.colorbar(image, ax=panel, shrink=0.7, label="weight" if block == 1 else "weight a block")
+    panel.set_title(_no_formula(title) + (f" (means of {block} × {block} tokens)" if block > 1 else ""))
+    for axis, tokens in ((panel.yaxis, queries), (panel.xaxis, keys)):
+        _label(axis, tokens, block)
+    panel.tick_params(axis="x", rotation=90)
+    panel.set_ylabel("query")
+    panel.set_xlabel("key")
+    return figure
+
+
+def draw_grid(weights: Tensor, title: str) -> Any:
+    """All heads of all layers, small: a row a layer, a column a head.
+
+    Args:
+        weights: `[N, H, T, S]`.
+        title: above the picture.
+
+    Returns:
+        A matplotlib figure.
+    """
+    layers, heads = weights.shape[:2]
+    cell = min(2.2, 24 / max(layers, heads))
+    figure = _new_figure(cell * heads + 1, cell * layers + 1)
+    panels = figure.subplots(layers, heads, squeeze=False)
+    for layer in range(layers):
+        for head in range(heads):
+            panel = panels[layer][head]
+            shown, _ = _averaged(weights[layer, head])
+            panel.imshow(shown.numpy(), cmap="Blues", vmin=0, aspect="auto")
+            panel.set_xticks([])
+            panel.set_yticks([])
+            if layer == 0:
+                panel.set_title(f"head {head}", fontsize=8)
+            if head == 0:
+                panel.set_ylabel(f"layer {layer}", fontsize=8)
+    figure.suptitle(_no_formula(title))
+    return figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as its suffix says.
+
+    Raises:
+        UsageError: a suffix other than `.png`, `.svg` and `.pdf`, or a folder that is not there.
+    """
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"{path}: name a .png, .svg or .pdf file")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
+    with warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box, which says enough.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(path, dpi=150)
+
+
+def _new_figure(width: float, height: float | None = None) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("pictures need matplotlib: pip install 'smht[train]'") from None
+    return Figure(figsize=(width, height or width), layout="constrained")
+
+
+def _averaged(weights: Tensor) -> tuple[Tensor, int]:
+    """Weights with at most 128 rows and columns, and how many tokens each of them stands for."""
+    block = math.ceil(max(weights.shape) / _MOST_CELLS)
+    if block == 1:
+        return weights.float().cpu(), 1
+    pooled = F.avg_pool2d(weights.float()[None], block, ceil_mode=True, count_include_pad=False)
+    return pooled[0].cpu(), block
+
+
+def _label(axis: Any, tokens: Sequence[str], block: int) -> None:
+    """Tokens as tick labels: every one, or as many as fit; positions where blocks are shown."""
+    count = math.ceil(len(tokens) / block)
+    step = math.ceil(count / _MOST_LABELS)
+    places = range(0, count, step)
+    names = [_shortened(tokens[place]) if block == 1 else str(place * block) for place in places]
+    axis.set_ticks(list(places), names)
+
+
+def _shortened(token: str) -> str:
+    """A token as a label: white space visible, `$` no formula, long ones cut."""
+    visible = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return _no_formula(visible if len(visible) <= _LONGEST_LABEL else visible[: _LONGEST_LABEL - 1] + "…")
+
+
+def _no_formula(text: str) -> str:
+    """For matplotlib, which reads what stands between dollars as TeX."""
+    return text.replace("$", r"\$")
