@@ -1,7 +1,7 @@
 """`smht attention`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -53,7 +53,7 @@ def attention(
 
 
 def _draw(
-    weights: "object",
+    weights: Any,
     queries: list[str],
     keys: list[str],
     layer: int | None,

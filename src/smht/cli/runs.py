@@ -21,7 +21,7 @@ def runs(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the runs below a folder with their results, the best first."""
+    """List the runs below a folder, the best first."""
     from smht.errors import UsageError
 
     if not folder.is_dir():
