@@ -1,7 +1,6 @@
 """The CPU kernels against float64: every output and gradient, over shapes that fill no tile or many."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.kernels import assert_rounds_like
+from helpers.kernels import assert_rounds_like, attention_inputs, cpu_kernels
 from helpers.tensors import value_and_gradients
 from smht import ops
-from smht.ops import backend, reference
+from smht.ops import reference
 from smht.ops.activation import ACTIVATIONS
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
@@ -22,28 +21,8 @@ SEEDS = st.integers(0, 2**32)
 
 @pytest.fixture(scope="module", autouse=True)
 def chosen_backend() -> Iterator[None]:
-    if reason := backend.BACKENDS["cpu"].why_unavailable():
-        pytest.skip(reason)
-    before = backend._chosen
-    backend.set_backend("cpu")
-    yield
-    backend._chosen = before
-
-
-@pytest.fixture(autouse=True)
-def every_call_reaches_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = backend.BACKENDS["reference"]
-
-    def refuse(*_: object) -> Tensor:
-        raise AssertionError("the reference computed what a kernel should have")
-
-    monkeypatch.setitem(backend.BACKENDS, "reference", replace(row, **dict.fromkeys(backend.OPS, refuse)))
-
-
-def attention_inputs(batch: int, tokens: int, heads: int, width: int, dtype: torch.dtype) -> list[Tensor]:
-    x = torch.randn(batch, tokens, heads * width, dtype=torch.float64)
-    weights = torch.randn(4, heads, width, width, dtype=torch.float64) / width**0.5
-    return [tensor.to(dtype) for tensor in (x, *weights)]
+    with cpu_kernels():
+        yield
 
 
 def plain_attention(

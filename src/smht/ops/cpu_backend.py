@@ -102,7 +102,7 @@ def _is_plain(call: Call) -> bool:
         torch.compiler.is_exporting()
         or torch.jit.is_tracing()
         or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._are_functorch_transforms_active()
     )
 
 
