@@ -10,6 +10,8 @@ from smht.ops import BACKENDS, backend
 
 @pytest.fixture(scope="module", autouse=True, params=sorted(BACKENDS))
 def chosen_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    if reason := BACKENDS[request.param].why_unavailable():
+        pytest.skip(reason)
     before = backend._chosen
     backend.set_backend(request.param)
     yield request.param

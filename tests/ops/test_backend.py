@@ -1,61 +1,143 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+from helpers.errors import refused
 from smht import ops
 from smht.errors import UsageError
 from smht.ops import backend
+from smht.ops.call import Condition
+
+SQUARE = torch.zeros(2, 2, 2)
 
 
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_chosen", None)
+    monkeypatch.setattr(backend, "_complained", False)
     monkeypatch.delenv("SMHT_BACKEND", raising=False)
 
 
-def test_the_reference_is_the_default() -> None:
-    assert ops.get_backend().name == "reference"
+def add_row(monkeypatch: pytest.MonkeyPatch, name: str, called: list[str] | None = None, **fields: object) -> None:
+    """A backend that records its calls and returns 1."""
+
+    def recorder(op: str):
+        return lambda *_: (called if called is not None else []).append(op) or torch.ones(1)
+
+    row = replace(backend.BACKENDS["reference"], name=name, **{op: recorder(op) for op in backend.OPS})
+    monkeypatch.setitem(backend.BACKENDS, name, replace(row, **fields))
+
+
+def call_every_op() -> None:
+    ops.split_linear(torch.zeros(4), SQUARE)
+    ops.split_feed_forward(torch.zeros(4), SQUARE, SQUARE)
+    ops.split_attention(torch.zeros(1, 1, 4), SQUARE, SQUARE, SQUARE, SQUARE)
+
+
+def test_automatic_is_the_default() -> None:
+    assert ops.get_backend() == "auto"
 
 
 def test_an_empty_variable_means_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMHT_BACKEND", "")
-    assert ops.get_backend().name == "reference"
+    assert ops.get_backend() == "auto"
 
 
 def test_the_variable_names_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backend.BACKENDS, "other", replace(backend.BACKENDS["reference"], name="other"))
+    add_row(monkeypatch, "other")
     monkeypatch.setenv("SMHT_BACKEND", "other")
-    assert ops.get_backend().name == "other"
+    assert ops.get_backend() == "other"
     ops.set_backend("reference")
-    assert ops.get_backend().name == "reference"
+    assert ops.get_backend() == "reference"
 
 
-def test_every_op_runs_on_the_backend_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
+@pytest.mark.parametrize("choice", ["recording", "auto"])
+def test_every_op_runs_on_the_backend_in_use(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
+    called: list[str] = []
+    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    add_row(monkeypatch, "recording", called)
+    ops.set_backend(choice)
+    call_every_op()
+    assert called == list(backend.OPS)
 
-    def recorder(name: str):
-        return lambda *_: called.append(name) or torch.zeros(1)
 
-    names = ("split_linear", "split_feed_forward", "split_attention")
-    recording = replace(backend.BACKENDS["reference"], name="recording", **{name: recorder(name) for name in names})
-    monkeypatch.setitem(backend.BACKENDS, "recording", recording)
-    ops.set_backend("recording")
-    square = torch.zeros(2, 2, 2)
-    ops.split_linear(torch.zeros(4), square)
-    ops.split_feed_forward(torch.zeros(4), square, square)
-    ops.split_attention(torch.zeros(1, 1, 4), square, square, square, square)
-    assert called == list(names)
+def test_the_reference_computes_what_a_backend_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    never = {op: (Condition("the impossible", lambda call: False),) for op in ("split_linear", "split_attention")}
+    add_row(monkeypatch, "choosy", called, conditions=never)
+    ops.set_backend("choosy")
+    call_every_op()
+    assert called == ["split_feed_forward"]
+
+
+def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_automatic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    slow = {"split_linear": (Condition("more work", lambda call: False),)}
+    add_row(monkeypatch, "slow", called, worthwhile=slow)
+    ops.set_backend("auto")
+    ops.split_linear(torch.zeros(4), SQUARE)
+    assert called == []
+    ops.set_backend("slow")
+    ops.split_linear(torch.zeros(4), SQUARE)
+    assert called == ["split_linear"]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_changes_nothing() -> None:
     ops.set_backend("reference")
     with pytest.raises(UsageError, match=r"^no backend is called 'refrence': did you mean reference\?$"):
         ops.set_backend("refrence")
-    assert ops.get_backend().name == "reference"
+    assert ops.get_backend() == "reference"
 
 
 def test_an_unknown_name_in_the_variable_is_refused_at_the_first_op(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMHT_BACKEND", "cuda")
     with pytest.raises(UsageError, match=r"^no backend is called 'cuda': "):
-        ops.split_linear(torch.zeros(4), torch.zeros(2, 2, 2))
+        ops.split_linear(torch.zeros(4), SQUARE)
+
+
+def test_a_backend_that_cannot_run_is_refused_if_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_row(monkeypatch, "absent", why_unavailable=lambda: "the moon is full")
+    with refused("the backend 'absent' cannot run here", "the moon is full"):
+        ops.set_backend("absent")
+
+
+def test_a_backend_that_cannot_run_is_replaced_by_the_reference_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    add_row(monkeypatch, "absent", why_unavailable=lambda: "the moon is full")
+    with pytest.warns(UserWarning, match=r"'absent' cannot run here.*the moon is full") as warned:
+        assert ops.split_linear(torch.zeros(4), SQUARE).tolist() == [0.0] * 4
+        call_every_op()
+    assert len(warned) == 1
+
+
+def test_explain_says_for_each_op_which_backend_runs_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    add_row(monkeypatch, "absent", why_unavailable=lambda: "the moon is full")
+    needs = (Condition("even numbers", lambda call: True),)
+    add_row(monkeypatch, "present", conditions={"split_linear": needs})
+    choices = ops.explain()
+    assert [choice.op for choice in choices] == list(backend.OPS)
+    assert all(choice.backend == "present" and choice.why_not["absent"] == "the moon is full" for choice in choices)
+    assert choices[0].conditions == ("even numbers",)
+    assert "split_linear: present" in str(choices[0]) and "even numbers" in str(choices[0])
+    assert "not absent: the moon is full" in str(choices[0])
+    ops.set_backend("reference")
+    assert all(choice.backend == "reference" for choice in ops.explain())
+    assert "chosen" in ops.explain()[0].why_not["present"]
+
+
+def test_importing_the_package_neither_builds_nor_loads_kernels() -> None:
+    program = """
+import sys
+import smht, smht.ops
+assert "torch.utils.cpp_extension" not in sys.modules and "smht.ops.operators" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

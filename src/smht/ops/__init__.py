@@ -8,7 +8,7 @@ Axis letters: `B` batch, `T` tokens, `D` hidden size, `H` heads, `K` head width 
 `F` feed-forward width, `G` feed-forward width of a head `F / H`.
 """
 
-from smht.ops.backend import BACKENDS, get_backend, set_backend
+from smht.ops.backend import BACKENDS, explain, get_backend, set_backend
 from smht.ops.contract import split_attention, split_feed_forward, split_linear
 from smht.ops.permute import permute_channels
 from smht.ops.sparse_attention import block_sparse_attention, block_sparse_decode, block_sparse_mask
@@ -18,6 +18,7 @@ __all__ = [
     "block_sparse_attention",
     "block_sparse_decode",
     "block_sparse_mask",
+    "explain",
     "get_backend",
     "permute_channels",
     "set_backend",

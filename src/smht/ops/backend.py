@@ -1,23 +1,48 @@
-"""Which implementation runs behind the contracts, chosen once a process."""
+"""Which implementation runs behind the contracts, chosen once a process.
+
+What is chosen is a name: `auto` (the default) or a backend of `BACKENDS`. A backend computes the calls that fulfil its
+conditions, the reference all others; under `auto` it also leaves to the reference what that does faster. `explain` says
+which backend each op runs on and what its calls must fulfil.
+"""
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
-from smht.ops import reference
+from smht.ops import cpu_backend, reference
+from smht.ops.call import Call, Condition
+
+AUTO = "auto"
+OPS = ("split_linear", "split_feed_forward", "split_attention")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of every op, with the signatures of `smht.ops.reference`."""
+    """One implementation of every op, with the signatures of `smht.ops.reference`.
+
+    Attributes:
+        name: its name in `BACKENDS`.
+        split_linear: like the other ops, called only where the conditions hold.
+        split_feed_forward: as above.
+        split_attention: as above.
+        why_unavailable: what keeps it from running on this machine, or None. Builds what has to be built.
+        conditions: what calls must fulfil, by op.
+        worthwhile: what calls must fulfil besides under `auto`, by op: elsewhere the reference is as fast.
+    """
 
     name: str
     split_linear: Callable[..., Tensor]
     split_feed_forward: Callable[..., Tensor]
     split_attention: Callable[..., Tensor]
+    why_unavailable: Callable[[], str | None]
+    conditions: dict[str, tuple[Condition, ...]]
+    worthwhile: dict[str, tuple[Condition, ...]]
 
 
 BACKENDS: dict[str, Backend] = {
@@ -26,28 +51,133 @@ BACKENDS: dict[str, Backend] = {
         split_linear=reference.split_linear,
         split_feed_forward=reference.split_feed_forward,
         split_attention=reference.split_attention,
+        why_unavailable=lambda: None,
+        conditions={},
+        worthwhile={},
+    ),
+    "cpu": Backend(
+        name="cpu",
+        split_linear=cpu_backend.split_linear,
+        split_feed_forward=cpu_backend.split_feed_forward,
+        split_attention=cpu_backend.split_attention,
+        why_unavailable=cpu_backend.why_unavailable,
+        conditions=cpu_backend.CONDITIONS,
+        worthwhile=cpu_backend.WORTHWHILE,
     ),
 }
 """Every backend by name. Adding one is adding a row."""
 
-_chosen: Backend | None = None
+_chosen: str | None = None
+_complained = False
 
 
 def set_backend(name: str) -> None:
-    """Use the backend called `name` for every op of this process from now on.
+    """Use the backend called `name`, or the best one for each call (`auto`), for every op of this process from now on.
 
     Raises:
-        UsageError: there is no backend of that name.
+        UsageError: there is no backend of that name, or it cannot run on this machine.
     """
     global _chosen
-    if name not in BACKENDS:
-        raise UsageError(f"no backend is called {name!r}: {did_you_mean(name, BACKENDS)}")
-    _chosen = BACKENDS[name]
+    if name != AUTO:
+        if name not in BACKENDS:
+            raise UsageError(f"no backend is called {name!r}: {did_you_mean(name, [AUTO, *BACKENDS])}")
+        if reason := BACKENDS[name].why_unavailable():
+            raise UsageError(f"the backend {name!r} cannot run here: {reason}")
+    _chosen = name
 
 
-def get_backend() -> Backend:
-    """The backend in use: the last one set, else the one that `SMHT_BACKEND` names, else `reference`."""
+def get_backend() -> str:
+    """The name of the choice in force: the last one set, else what `SMHT_BACKEND` says, else `auto`."""
     if _chosen is None:
-        set_backend(os.environ.get("SMHT_BACKEND") or "reference")
+        set_backend(os.environ.get("SMHT_BACKEND") or AUTO)
     assert _chosen is not None
     return _chosen
+
+
+def run(op: str, *arguments: Any) -> Tensor:
+    """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
+    call = Call(op, arguments)
+    for backend in _candidates():
+        if _takes(backend, call):
+            return getattr(backend, op)(*arguments)
+    return getattr(BACKENDS["reference"], op)(*arguments)
+
+
+def _candidates() -> list[Backend]:
+    # A constant while compiling: choosing may build a library.
+    chosen = _chosen if _chosen is not None else _choose()
+    return list(BACKENDS.values())[1:] if chosen == AUTO else [BACKENDS[chosen]]
+
+
+@torch.compiler.assume_constant_result
+def _choose() -> str:
+    return get_backend()
+
+
+def _takes(backend: Backend, call: Call) -> bool:
+    rules = backend.conditions.get(call.op, ())
+    if _chosen == AUTO:
+        rules += backend.worthwhile.get(call.op, ())
+    # Last, because it may build: nobody waits for a backend that their calls do not need.
+    return all(rule.holds(call) for rule in rules) and _is_available(backend.name)
+
+
+@torch.compiler.assume_constant_result
+def _is_available(name: str) -> bool:
+    global _complained
+    reason = BACKENDS[name].why_unavailable()
+    if reason is not None and not _complained:
+        _complained = True
+        warnings.warn(f"the backend {name!r} cannot run here, plain PyTorch takes its place: {reason}", stacklevel=2)
+    return reason is None
+
+
+@dataclass(frozen=True)
+class OpChoice:
+    """Which backend an op runs on.
+
+    Attributes:
+        op: the op.
+        backend: the backend that computes the calls that fulfil `conditions`.
+        conditions: what calls must fulfil; the reference computes all others.
+        why_not: why each other backend does not run, by its name.
+    """
+
+    op: str
+    backend: str
+    conditions: tuple[str, ...]
+    why_not: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.op}: {self.backend}"]
+        if self.conditions:
+            lines.append(f"  where a call needs nothing else than: {'; '.join(self.conditions)}")
+        lines += [f"  not {name}: {reason}" for name, reason in self.why_not.items()]
+        return "\n".join(lines)
+
+
+def explain() -> list[OpChoice]:
+    """Which backend each op runs on, on which conditions, and why not on the others. `str` of an item is text.
+
+    Builds the backends that have to be built.
+    """
+    chosen = get_backend()
+    reasons = {name: _why_not(name, chosen) for name in BACKENDS}
+    running = [name for name in BACKENDS if reasons[name] is None][-1]
+    backend = BACKENDS[running]
+    choices = []
+    for op in OPS:
+        rules = backend.conditions.get(op, ()) + (backend.worthwhile.get(op, ()) if chosen == AUTO else ())
+        why_not = {
+            name: reason or f"{running!r} goes first where its conditions hold"
+            for name, reason in reasons.items()
+            if name != running
+        }
+        choices.append(OpChoice(op, running, tuple(rule.needs for rule in rules), why_not))
+    return choices
+
+
+def _why_not(name: str, chosen: str) -> str | None:
+    if chosen not in (AUTO, name):
+        return f"{chosen!r} was chosen by set_backend or SMHT_BACKEND"
+    return BACKENDS[name].why_unavailable()

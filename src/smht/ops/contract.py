@@ -10,7 +10,7 @@ from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
 from smht.ops.activation import ACTIVATIONS
-from smht.ops.backend import get_backend
+from smht.ops.backend import run
 
 
 def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -31,7 +31,7 @@ def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     """
     _check_projection("split_linear", "weight", x.shape[-1], weight)
     _check_bias("split_linear", "bias", bias, weight)
-    return get_backend().split_linear(x, weight, bias)
+    return run("split_linear", x, weight, bias)
 
 
 def split_feed_forward(
@@ -69,7 +69,7 @@ def split_feed_forward(
         )
     _check_bias("split_feed_forward", "up_bias", up_bias, up_weight)
     _check_bias("split_feed_forward", "down_bias", down_bias, down_weight)
-    return get_backend().split_feed_forward(x, up_weight, down_weight, activation, up_bias, down_bias)
+    return run("split_feed_forward", x, up_weight, down_weight, activation, up_bias, down_bias)
 
 
 def split_attention(
@@ -127,7 +127,8 @@ def split_attention(
         mask = _broadcastable_mask(mask, (x.shape[0], q_weight.shape[0], x.shape[1], x.shape[1]))
     if not 0 <= dropout < 1:
         raise UsageError(f"split_attention: dropout must be at least 0 and below 1, got {dropout}")
-    return get_backend().split_attention(
+    return run(
+        "split_attention",
         x,
         q_weight,
         k_weight,

@@ -1,0 +1,27 @@
+"""A call of an op as the conditions of a backend see it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Call(NamedTuple):
+    """The arguments of one op, in the order of `smht.ops.reference`: `x`, then a weight `[H, I, O]`, then others."""
+
+    op: str
+    arguments: tuple[Any, ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return [argument for argument in self.arguments if isinstance(argument, Tensor)]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a call must fulfil, in words that go on after "needs", and whether it does."""
+
+    needs: str
+    holds: Callable[[Call], bool]

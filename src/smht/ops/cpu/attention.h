@@ -1,0 +1,199 @@
+// What forward and backward of split_attention share: the arguments, the mask, and one head's tensors in tiles.
+//
+// Within a head, q·kᵀ = x·(W_Q·W_Kᵀ)·xᵀ and v·W_O = x·(W_V·W_O). The products of weights are made once a call, so that a
+// head needs two projections instead of four, x itself is the keys, and what attention mixes is already the output:
+//     q = x·A, A = scale · W_Q·W_Kᵀ      scores = q·xᵀ      u = x·C, C = W_V·W_O      y = softmax(scores)·u
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/cpu/vec/functional.h>
+
+#include <limits>
+#include <optional>
+
+#include "activation.h"
+#include "partition.h"
+#include "random.h"
+
+namespace smht {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kQueries = 48;  // rows of a tile of scores: a multiple of the micro-kernel's
+constexpr int64_t kKeys = 128;    // columns: a multiple of kKeysDrawn
+
+// A mask [B|1, H|1, T|1, T|1]: booleans, True where attention is allowed, or numbers added to the scores.
+struct Mask {
+  const void* data = nullptr;
+  at::ScalarType type = at::kBool;
+  int64_t batch = 0, head = 0, query = 0, key = 0;  // strides
+
+  explicit Mask(const std::optional<at::Tensor>& mask) {
+    if (!mask) return;
+    data = mask->const_data_ptr();
+    type = mask->scalar_type();
+    int64_t* strides[] = {&batch, &head, &query, &key};
+    for (int axis = 0; axis < 4; ++axis) *strides[axis] = mask->size(axis) == 1 ? 0 : mask->stride(axis);
+  }
+
+  // The mask of one sequence's head.
+  Mask of(int64_t sequence, int64_t index) const {
+    Mask one = *this;
+    const int64_t offset = sequence * batch + index * head;
+    one.data = static_cast<const char*>(data) + offset * static_cast<int64_t>(c10::elementSize(type));
+    return one;
+  }
+
+  // Whether a boolean mask allows anything in a tile; numbers are taken to.
+  bool allows(int64_t t, int64_t rows, int64_t s, int64_t columns) const {
+    if (!data || type != at::kBool) return true;
+    const bool* allowed = static_cast<const bool*>(data);
+    for (int64_t i = 0; i < (query ? rows : 1); ++i)
+      for (int64_t j = 0; j < (key ? columns : 1); ++j)
+        if (allowed[(t + i) * query + (s + j) * key]) return true;
+    return false;
+  }
+
+  // Puts the mask on the scores of query t and the keys from s on.
+  void apply(int64_t t, int64_t s, int64_t columns, float* scores) const {
+    if (type == at::kBool)
+      apply_by(static_cast<const bool*>(data) + t * query + s * key, columns, scores,
+               [](float score, bool allowed) { return allowed ? score : -kInfinity; });
+    else if (type == at::kFloat)
+      apply_by(static_cast<const float*>(data) + t * query + s * key, columns, scores,
+               [](float score, float added) { return score + added; });
+    else
+      apply_by(static_cast<const c10::BFloat16*>(data) + t * query + s * key, columns, scores,
+               [](float score, c10::BFloat16 added) { return score + static_cast<float>(added); });
+  }
+
+ private:
+  template <class Entry, class Combine>
+  void apply_by(const Entry* entries, int64_t columns, float* scores, Combine combine) const {
+    if (key == 1)
+      for (int64_t j = 0; j < columns; ++j) scores[j] = combine(scores[j], entries[j]);
+    else
+      for (int64_t j = 0; j < columns; ++j) scores[j] = combine(scores[j], entries[j * key]);
+  }
+};
+
+struct AttentionCall {
+  at::Tensor x;  // [B, T, D], the last axis contiguous
+  int64_t batch, tokens, heads, width;
+  bool is_causal;
+  Mask mask;
+  Dropout dropout;
+  float scale;
+
+  // Keys that the queries t to t + rows - 1 may see lie before this one.
+  int64_t last_key(int64_t t, int64_t rows) const { return is_causal ? std::min(tokens, t + rows) : tokens; }
+};
+
+inline AttentionCall attention_call(const at::Tensor& x, int64_t heads, bool is_causal,
+                                    const std::optional<at::Tensor>& mask, double dropout, double scale,
+                                    const std::optional<at::Tensor>& seed) {
+  return {x.stride(2) == 1 || x.size(2) == 1 ? x : x.contiguous(),
+          x.size(0),
+          x.size(1),
+          heads,
+          x.size(2) / heads,
+          is_causal,
+          Mask(mask),
+          Dropout(dropout, seed ? seed->const_data_ptr<int64_t>() : nullptr),
+          static_cast<float>(scale)};
+}
+
+// Weights [H, K, K] of one head as a tile.
+template <class Number>
+void load_head(const at::Tensor& weight, int64_t head, float* tile) {
+  const int64_t width = weight.size(1);
+  load_tile(weight.const_data_ptr<Number>() + head * width * width, width, width, width, tile, row_stride(width));
+}
+
+// A and C of every head, fp32 tiles, and where to find them.
+class FoldedWeights {
+ public:
+  template <class Number>
+  static FoldedWeights make(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
+                            float scale) {
+    FoldedWeights folded(q.size(0), q.size(1));
+    const int64_t width = q.size(1), stride = row_stride(width), size = width * stride;
+    for_each_piece(q.size(0), 1, [&](int64_t head, int64_t) {
+      Workspace workspace;
+      float *left = workspace.take(size), *right = workspace.take(size), *turned = workspace.take(size);
+      load_head<Number>(q, head, left);
+      for (int64_t i = 0; i < size; ++i) left[i] *= scale;
+      load_head<Number>(k, head, right);
+      transpose_tile(right, stride, width, width, turned, stride);
+      multiply<FloatProduct>(width, width, width, {left, stride, 1}, {turned, stride}, folded.mutable_scores(head), stride,
+                             false);
+      load_head<Number>(v, head, left);
+      load_head<Number>(o, head, right);
+      multiply<FloatProduct>(width, width, width, {left, stride, 1}, {right, stride}, folded.mutable_values(head), stride,
+                             false);
+    });
+    return folded;
+  }
+  const float* scores(int64_t head) const { return numbers_.const_data_ptr<float>() + 2 * head * size_; }
+  const float* values(int64_t head) const { return scores(head) + size_; }
+
+ private:
+  FoldedWeights(int64_t heads, int64_t width)
+      : size_(width * row_stride(width)), numbers_(at::empty({heads, 2, size_ + kLanes}, at::kFloat)) {}
+  float* mutable_scores(int64_t head) { return const_cast<float*>(scores(head)); }
+  float* mutable_values(int64_t head) { return const_cast<float*>(values(head)); }
+  int64_t size_;
+  at::Tensor numbers_;
+};
+
+// One sequence's head: x, and what forward and backward both compute from it.
+template <class Number>
+class Head {
+ public:
+  using Product = typename ProductOf<Number>::type;
+  using Made = Operands<Product>;
+  using Element = typename Product::Element;
+  using Buffer = OperandBuffer<Product>;
+
+  Head(Workspace& workspace, const AttentionCall& call)
+      : tokens(call.tokens), width(call.width), stride(row_stride(call.width)),
+        x(workspace.take(tokens * stride)), q(workspace.take(tokens * stride)), u(workspace.take(tokens * stride)),
+        x_rows_(workspace, tokens, width), q_rows_(workspace, tokens, width), x_turned_(workspace, tokens, width, true),
+        scores_weight_(workspace, width, width), values_weight_(workspace, width, width) {}
+
+  void set_weights(const FoldedWeights& weights, int64_t head) {
+    scores_weight = scores_weight_.stacked(weights.scores(head), stride, width, width).right();
+    values_weight = values_weight_.stacked(weights.values(head), stride, width, width).right();
+  }
+
+  void load(const AttentionCall& call, int64_t sequence, int64_t head) {
+    const Number* source = call.x.const_data_ptr<Number>() + sequence * call.x.stride(0) + head * width;
+    load_tile(source, call.x.stride(1), tokens, width, x, stride);
+    x_left = x_rows_.rows(x, stride, tokens, width);
+    keys = x_turned_.transposed(x, stride, tokens, width);
+    multiply<Product>(tokens, width, Made::depth(width), x_left, scores_weight, q, stride, false);
+    multiply<Product>(tokens, width, Made::depth(width), x_left, values_weight, u, stride, false);
+    q_left = q_rows_.rows(q, stride, tokens, width);
+  }
+
+  // Scores of the queries from t on and the keys from s on, masked; -inf in the padding.
+  void scores(const AttentionCall& call, const Mask& mask, int64_t t, int64_t rows, int64_t s, int64_t columns,
+              float* tile, int64_t tile_stride) const {
+    multiply<Product>(rows, columns, Made::depth(width), q_left.from(t, 0), keys.from_column(s), tile, tile_stride, false);
+    for (int64_t i = 0; i < rows; ++i) {
+      float* row = tile + i * tile_stride;
+      if (mask.data) mask.apply(t + i, s, columns, row);
+      const int64_t visible = call.is_causal ? std::clamp<int64_t>(t + i + 1 - s, 0, columns) : columns;
+      std::fill(row + visible, row + padded(columns), -kInfinity);
+    }
+  }
+
+  int64_t tokens, width, stride;
+  float *x, *q, *u;  // [T, K]
+  Left<Element> x_left{}, q_left{};
+  Right<Element> keys{}, scores_weight{}, values_weight{};
+
+ private:
+  Buffer x_rows_, q_rows_, x_turned_, scores_weight_, values_weight_;
+};
+
+}  // namespace smht

@@ -1,0 +1,34 @@
+// Makes the operators known to torch, as torch.ops.smht.NAME.
+#include "operators.h"
+
+#include <torch/library.h>
+
+TORCH_LIBRARY_FRAGMENT(smht, library) {
+  library.def("split_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  // Gradients in the order of the inputs; that of a bias that is not there is empty.
+  library.def(
+      "split_linear_backward(Tensor gradient, Tensor x, Tensor weight, bool has_bias) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "split_feed_forward(Tensor x, Tensor up_weight, Tensor down_weight, str activation, Tensor? up_bias, "
+      "Tensor? down_bias) -> Tensor");
+  library.def(
+      "split_feed_forward_backward(Tensor gradient, Tensor x, Tensor up_weight, Tensor down_weight, str activation, "
+      "Tensor? up_bias, bool has_down_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  // y [B, T, D] and log Σ e^score [B, H, T], which backward needs. `seed` is one int64, there if anything is dropped.
+  library.def(
+      "split_attention(Tensor x, Tensor q_weight, Tensor k_weight, Tensor v_weight, Tensor o_weight, bool is_causal, "
+      "Tensor? mask, float dropout, float scale, Tensor? seed) -> (Tensor y, Tensor log_sums)");
+  library.def(
+      "split_attention_backward(Tensor gradient, Tensor x, Tensor q_weight, Tensor k_weight, Tensor v_weight, "
+      "Tensor o_weight, bool is_causal, Tensor? mask, float dropout, float scale, Tensor? seed, Tensor y, "
+      "Tensor log_sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(smht, CPU, library) {
+  library.impl("split_linear", smht::split_linear);
+  library.impl("split_linear_backward", smht::split_linear_backward);
+  library.impl("split_feed_forward", smht::split_feed_forward);
+  library.impl("split_feed_forward_backward", smht::split_feed_forward_backward);
+  library.impl("split_attention", smht::split_attention);
+  library.impl("split_attention_backward", smht::split_attention_backward);
+}

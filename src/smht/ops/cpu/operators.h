@@ -1,0 +1,37 @@
+// The operators that this library adds to torch. Kept apart from torch/library.h, which is slow to compile.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+namespace smht {
+
+using at::Tensor;
+
+Tensor split_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+
+std::tuple<Tensor, Tensor, Tensor> split_linear_backward(const Tensor& gradient, const Tensor& x, const Tensor& weight,
+                                                         bool has_bias);
+
+Tensor split_feed_forward(const Tensor& x, const Tensor& up_weight, const Tensor& down_weight,
+                          std::string_view activation, const std::optional<Tensor>& up_bias,
+                          const std::optional<Tensor>& down_bias);
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_feed_forward_backward(
+    const Tensor& gradient, const Tensor& x, const Tensor& up_weight, const Tensor& down_weight,
+    std::string_view activation, const std::optional<Tensor>& up_bias, bool has_down_bias);
+
+std::tuple<Tensor, Tensor> split_attention(const Tensor& x, const Tensor& q_weight, const Tensor& k_weight,
+                                           const Tensor& v_weight, const Tensor& o_weight, bool is_causal,
+                                           const std::optional<Tensor>& mask, double dropout, double scale,
+                                           const std::optional<Tensor>& seed);
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
+    const Tensor& gradient, const Tensor& x, const Tensor& q_weight, const Tensor& k_weight, const Tensor& v_weight,
+    const Tensor& o_weight, bool is_causal, const std::optional<Tensor>& mask, double dropout, double scale,
+    const std::optional<Tensor>& seed, const Tensor& y, const Tensor& log_sums);
+
+}  // namespace smht

@@ -1,0 +1,57 @@
+"""What tests of kernels share: exact results, and the errors that PyTorch's own ops make."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.tensors import value_and_gradients
+from smht.ops import backend
+
+
+def assert_rounds_like(
+    kernel: Callable[..., Tensor], reference: Callable[..., Tensor], *tensors: Tensor, factor: float = 2.0
+) -> None:
+    """Value and gradients of `kernel` are at most `factor` times as far from the exact ones as those of `reference`.
+
+    Distances are Euclidean norms; exact is what the reference gives in float64. In a few numbers the reference may be
+    exact by luck, so some units in the last place are let pass, the more the fewer they are;
+    most where all cancels, as in the gradient of a softmax over one key.
+    """
+    dtype = tensors[0].dtype
+    exact = value_and_gradients(reference, *(tensor.double() for tensor in tensors))
+    theirs = value_and_gradients(reference, *tensors)
+    ours = value_and_gradients(kernel, *tensors)
+    scale = max(tensor.norm().item() for tensor in exact if tensor.numel()) if exact[0].numel() else 0.0
+    for place, (our, their, truth) in enumerate(zip(ours, theirs, exact, strict=True)):
+        assert our.dtype == their.dtype == dtype and our.shape == their.shape, place
+        our_error, their_error = ((result.double() - truth).norm().item() for result in (our, their))
+        units = 8 if truth.norm() < 1e-9 * scale else 0.3 + 10 / max(1, truth.numel())
+        floor = units * torch.finfo(dtype).eps * scale
+        assert our_error <= factor * their_error + floor, (place, our_error, their_error)
+
+
+@contextmanager
+def cpu_kernels() -> Iterator[None]:
+    """The backend `cpu` chosen, and the reference refusing to take calls from it. Skips where it cannot run."""
+    if reason := backend.BACKENDS["cpu"].why_unavailable():
+        pytest.skip(reason)
+
+    def refuse(*_: object) -> Tensor:
+        raise AssertionError("the reference computed what a kernel should have")
+
+    chosen, row = backend._chosen, backend.BACKENDS["reference"]
+    backend.set_backend("cpu")
+    backend.BACKENDS["reference"] = replace(row, **dict.fromkeys(backend.OPS, refuse))
+    yield
+    backend._chosen, backend.BACKENDS["reference"] = chosen, row
+
+
+def attention_inputs(batch: int, tokens: int, heads: int, width: int, dtype: torch.dtype) -> list[Tensor]:
+    """`x` and the weights of q, k, v and o, such that outputs are about as large as inputs."""
+    x = torch.randn(batch, tokens, heads * width, dtype=torch.float64)
+    weights = torch.randn(4, heads, width, width, dtype=torch.float64) / width**0.5
+    return [tensor.to(dtype) for tensor in (x, *weights)]
