@@ -46,6 +46,7 @@ def run_python(code: str) -> str:
 def test_every_command_is_there() -> None:
     assert COMMANDS == [
         "attention",
+        "doctor",
         "evaluate",
         "generate",
         "heads",

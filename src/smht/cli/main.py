@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smht.cli import attention, evaluate, generate, heads, predict, presets, runs, summary, trace, train
+from smht.cli import attention, doctor, evaluate, generate, heads, predict, presets, runs, summary, trace, train
 from smht.cli.output import fail
 from smht.errors import SmhtError
 from smht.version import __version__
@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, generate, predict, evaluate, summary, trace, attention, heads, presets, runs):
+for module in (train, generate, predict, evaluate, summary, trace, attention, heads, presets, runs, doctor):
     module.register(app)
 
 

@@ -1,0 +1,25 @@
+import pytest
+import torch
+
+from helpers.command_line import refuse, succeed
+from smht.ops import BACKENDS
+
+
+def test_what_runs_here() -> None:
+    found = succeed("doctor", "--json").json
+    assert found["system"]["torch"] == torch.__version__
+    assert {op["op"] for op in found["ops"]} == {"split_linear", "split_feed_forward", "split_attention"}
+    for op in found["ops"]:
+        assert {op["backend"], *op["why_not"]} == set(BACKENDS)
+    out = succeed("doctor").out
+    for fragment in ("torch", "split_attention", "extra train"):
+        assert fragment in out
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smht.cli.doctor._EXTRAS", {"train": ("no_such_module",)})
+    assert "no_such_module missing: pip install 'smht[train]'" in succeed("doctor").out
+
+
+def test_it_takes_nothing() -> None:
+    refuse("doctor", "run", says="unexpected extra argument")
