@@ -1,8 +1,9 @@
 """The split ops: kernels beside the plain PyTorch reference beside dense layers of the same width.
 
 One process, alternately, medians; forward, and forward with backward. A dense layer has full matrices: one fused
-projection for queries, keys and values, PyTorch's attention, a full output; or two linear layers around a GELU. The limit
-is the multiplications of the split op over the speed of the fastest matrix product measured here, PyTorch's or a kernel's.
+projection for queries, keys and values, PyTorch's attention, a full output; or two linear layers around a GELU. The
+limit is the multiplications of the split op over the speed of the fastest matrix product measured here, PyTorch's or a
+kernel's.
 
     python benchmarks/ops.py [--rounds 15] [--threads 2] [--json]
 """
