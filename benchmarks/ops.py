@@ -52,7 +52,7 @@ def calls(
     def weights(*sizes: int) -> Tensor:
         return (torch.randn(sizes) / sizes[-2] ** 0.5).to(dtype).requires_grad_()
 
-    split = [weights(heads, width, width) for _ in range(4)]
+    q, k, v, o = split = [weights(heads, width, width) for _ in range(4)]
     up, down = weights(heads, width, 4 * width), weights(heads, 4 * width, width)
     qkv, out = weights(hidden, 3 * hidden), weights(hidden, hidden)
     dense_up, dense_down = weights(hidden, 4 * hidden), weights(4 * hidden, hidden)
@@ -70,7 +70,7 @@ def calls(
         ],
         "attention": [
             (lambda x: ops.split_attention(x, *split, is_causal=True), split),
-            (lambda x: reference.split_attention(x, *split, True, None, 0.0, width**-0.5), split),
+            (lambda x: reference.split_attention(x, q, k, v, o, True, None, 0.0, width**-0.5), split),
             (dense_attention, [qkv, out]),
         ],
     }

@@ -113,8 +113,9 @@ def _choose() -> str:
 def _takes(backend: Backend, call: Call, chosen: str) -> bool:
     rules = backend.conditions.get(call.op, ())
     if chosen == AUTO:
-        rules += backend.worthwhile.get(call.op, ())
-    # Last, because it may build: nobody waits for a backend that their calls do not need.
+        # First, because small calls notice how long they are looked at.
+        rules = backend.worthwhile.get(call.op, ()) + rules
+    # Availability last, because it may build: nobody waits for a backend that their calls do not need.
     return all(rule.holds(call) for rule in rules) and _is_available(backend.name)
 
 

@@ -100,7 +100,7 @@ def _has_one_number_type(call: Call) -> bool:
 def _is_plain(call: Call) -> bool:
     return not (
         torch.compiler.is_exporting()
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._are_functorch_transforms_active()
     )
