@@ -254,3 +254,34 @@ def test_transforms_of_functions_take_the_reference(monkeypatch: pytest.MonkeyPa
     step = 1e-3
     moved = [ops.split_feed_forward(x + sign * step, *weights[:2]) for sign in (1, -1)]
     torch.testing.assert_close(tangent, (moved[0] - moved[1]) / (2 * step), rtol=1e-2, atol=1e-2)
+
+
+def philox(counter: list[int], key: list[int]) -> list[int]:
+    """Philox 4x32-10 as its article writes it, one counter at a time."""
+    for _ in range(10):
+        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [
+            (second >> 32) ^ counter[1] ^ key[0],
+            second & 0xFFFFFFFF,
+            (first >> 32) ^ counter[3] ^ key[1],
+            first & 0xFFFFFFFF,
+        ]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return counter
+
+
+def test_what_is_dropped_is_the_stated_function_of_seed_query_and_key() -> None:
+    # The first known answer that the authors publish.
+    assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    tokens, seed, probability = 80, 2**40 + 7, 0.3
+    one_hot = torch.eye(tokens).expand(1, tokens, tokens)
+    zero = torch.zeros(1, tokens, tokens)
+    weights, _ = torch.ops.smht.split_attention(
+        one_hot, zero, zero, one_hot, one_hot, False, None, probability, 1.0, torch.tensor([seed])
+    )
+    threshold, key = int(probability * 2**32), [seed & 0xFFFFFFFF, seed >> 32]
+    for query in (0, 1, 79):
+        drawn = [philox([block * 16 + lane, 0, query, 0], key) for block in (0, 1) for lane in range(16)]
+        numbers = [drawn[16 * block + lane][word] for block in (0, 1) for word in range(4) for lane in range(16)]
+        expected = [number >= threshold for number in numbers[:tokens]]
+        assert (weights[0, query] > 0).tolist() == expected

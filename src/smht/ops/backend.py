@@ -97,16 +97,12 @@ def get_backend() -> str:
 def run(op: str, *arguments: Any) -> Tensor:
     """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
     call = Call(op, arguments)
-    for backend in _candidates():
-        if _takes(backend, call):
-            return getattr(backend, op)(*arguments)
-    return getattr(BACKENDS["reference"], op)(*arguments)
-
-
-def _candidates() -> list[Backend]:
     # A constant while compiling: choosing may build a library.
     chosen = _chosen if _chosen is not None else _choose()
-    return list(BACKENDS.values())[1:] if chosen == AUTO else [BACKENDS[chosen]]
+    for backend in list(BACKENDS.values())[1:] if chosen == AUTO else [BACKENDS[chosen]]:
+        if _takes(backend, call, chosen):
+            return getattr(backend, op)(*arguments)
+    return getattr(BACKENDS["reference"], op)(*arguments)
 
 
 @torch.compiler.assume_constant_result
@@ -114,11 +110,12 @@ def _choose() -> str:
     return get_backend()
 
 
-def _takes(backend: Backend, call: Call) -> bool:
+def _takes(backend: Backend, call: Call, chosen: str) -> bool:
     rules = backend.conditions.get(call.op, ())
-    if _chosen == AUTO:
-        rules += backend.worthwhile.get(call.op, ())
-    # Last, because it may build: nobody waits for a backend that their calls do not need.
+    if chosen == AUTO:
+        # First, because small calls notice how long they are looked at.
+        rules = backend.worthwhile.get(call.op, ()) + rules
+    # Availability last, because it may build: nobody waits for a backend that their calls do not need.
     return all(rule.holds(call) for rule in rules) and _is_available(backend.name)
 
 

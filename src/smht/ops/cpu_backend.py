@@ -100,10 +100,15 @@ def _has_one_number_type(call: Call) -> bool:
 def _is_plain(call: Call) -> bool:
     return not (
         torch.compiler.is_exporting()
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._are_functorch_transforms_active()
     )
+
+
+def _tokens(call: Call) -> int:
+    x = call.arguments[0]
+    return x.numel() // max(1, x.shape[-1])
 
 
 def _mask_is_taken(call: Call) -> bool:
@@ -126,4 +131,19 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
         Condition("a mask of booleans, float32 or bfloat16 that takes no gradient", _mask_is_taken),
     ),
 }
-WORTHWHILE: dict[str, tuple[Condition, ...]] = {}
+
+# Below these sizes PyTorch's own ops were measured to be as fast or faster: calling costs more than computing, or, in
+# attention, products of weights that the kernel makes once a call cost more than they save.
+_MANY_TOKENS = Condition("at least 32 tokens in all", lambda call: _tokens(call) >= 32)
+WORTHWHILE: dict[str, tuple[Condition, ...]] = {
+    "split_linear": (_MANY_TOKENS, Condition("32768 numbers", lambda call: call.arguments[0].numel() >= 32768)),
+    "split_feed_forward": (_MANY_TOKENS, Condition("1024 numbers", lambda call: call.arguments[0].numel() >= 1024)),
+    "split_attention": (
+        _MANY_TOKENS,
+        Condition("as many tokens as a head has channels", lambda call: _tokens(call) >= call.arguments[1].shape[1]),
+        Condition(
+            "two sequences or heads to share out among threads",
+            lambda call: call.arguments[0].shape[0] * call.arguments[1].shape[0] >= 2,
+        ),
+    ),
+}

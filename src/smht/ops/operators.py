@@ -177,7 +177,7 @@ def _attention_gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[
                 "call smht.ops.set_backend('reference')"
             )
         gradients = _differentiable(
-            lambda *tensors: reference.split_attention(*tensors, ctx.is_causal, mask, 0.0, ctx.scale),
+            lambda x, q, k, v, o: reference.split_attention(x, q, k, v, o, ctx.is_causal, mask, 0.0, ctx.scale),
             (x, q, k, v, o),
             gradient,
         )

@@ -9,58 +9,53 @@
 
 namespace smht {
 
-// e^x to about 1e-7 relative: 2^n · e^r with |r| <= ln 2 / 2, polynomial of Cephes' expf. e^(-inf) is exactly 0.
+// 2^r on [-1/2, 1/2] to 1e-8: its polynomial through the Chebyshev points, without the 1.
+constexpr float kPower[] = {0.69314718f, 0.24022651f, 0.055503570f, 0.0096180830f, 0.0013390863f, 0.00015453163f};
+
+// e^x = 2^n · 2^r, |r| <= 1/2. Relative error 1e-7 · (1 + |x|); e^(-inf) is exactly 0.
 inline Vec exponential(Vec x) {
+  Vec t = x * Vec(1.44269504088896341f);
 #if defined(CPU_CAPABILITY_AVX512)
-  x = at::vec::clamp(x, Vec(-104.f), Vec(89.f));
+  t = at::vec::clamp_min(t, Vec(-160.f));
 #else
-  const Vec given = x;
-  x = at::vec::clamp(x, Vec(-87.33f), Vec(88.37f));
+  const Vec given = t;
+  t = at::vec::clamp(t, Vec(-126.f), Vec(127.f));
 #endif
-  const Vec n = (x * Vec(1.44269504088896341f)).round();
-  Vec r = at::vec::fmadd(n, Vec(-0.693359375f), x);
-  r = at::vec::fmadd(n, Vec(2.12194440e-4f), r);
-  Vec p = at::vec::fmadd(Vec(1.9875691500e-4f), r, Vec(1.3981999507e-3f));
-  p = at::vec::fmadd(p, r, Vec(8.3334519073e-3f));
-  p = at::vec::fmadd(p, r, Vec(4.1665795894e-2f));
-  p = at::vec::fmadd(p, r, Vec(1.6666665459e-1f));
-  p = at::vec::fmadd(p, r, Vec(5.0000001201e-1f));
-  p = at::vec::fmadd(p, r * r, r + Vec(1.f));
+  const Vec n = t.round(), r = t - n;
+  Vec p = at::vec::fmadd(Vec(kPower[5]), r, Vec(kPower[4]));
+  for (int i = 3; i >= 0; --i) p = at::vec::fmadd(p, r, Vec(kPower[i]));
+  p = at::vec::fmadd(p, r, Vec(1.f));
 #if defined(CPU_CAPABILITY_AVX512)
   return _mm512_scalef_ps(p, n);
 #else
   const auto exponent = at::vec::convert_to_int_of_same_size(n) + at::vec::Vectorized<int32_t>(127);
   const Vec power = at::vec::cast<float>(exponent << at::vec::Vectorized<int32_t>(23));
-  return Vec::blendv(p * power, Vec(0.f), given < Vec(-87.33f));
+  return Vec::blendv(p * power, Vec(0.f), given < Vec(-126.f));
 #endif
 }
 
 inline Vec sigmoid(Vec x) { return Vec(1.f) / (Vec(1.f) + exponential(x.neg())); }
-
-// erf to 1e-7: a quotient of polynomials (the one in Eigen), 1 beyond ±4.
-inline Vec error_function(Vec x) {
-  x = at::vec::clamp(x, Vec(-4.f), Vec(4.f));
-  const Vec s = x * x;
-  Vec p = at::vec::fmadd(Vec(-2.72614225801306e-10f), s, Vec(2.77068142495902e-08f));
-  p = at::vec::fmadd(p, s, Vec(-2.10102402082508e-06f));
-  p = at::vec::fmadd(p, s, Vec(-5.69250639462346e-05f));
-  p = at::vec::fmadd(p, s, Vec(-7.34990630326855e-04f));
-  p = at::vec::fmadd(p, s, Vec(-2.95459980854025e-03f));
-  p = at::vec::fmadd(p, s, Vec(-1.60960333262415e-02f));
-  Vec q = at::vec::fmadd(Vec(-1.45660718464996e-05f), s, Vec(-2.13374055278905e-04f));
-  q = at::vec::fmadd(q, s, Vec(-1.68282697438203e-03f));
-  q = at::vec::fmadd(q, s, Vec(-7.37332916720468e-03f));
-  q = at::vec::fmadd(q, s, Vec(-1.42647390514189e-02f));
-  return at::vec::clamp(x * p / q, Vec(-1.f), Vec(1.f));
-}
 
 struct ValueAndSlope {
   Vec value, slope;
 };
 
 struct Gelu {  // x·Φ(x)
+  // Φ to 1e-7: half of 1 + erf(x/√2), erf the quotient of polynomials in Eigen, which is 1 beyond ±4.
   static Vec distribution(Vec x) {
-    return at::vec::fmadd(error_function(x * Vec(0.70710678118654752f)), Vec(0.5f), Vec(0.5f));
+    x = at::vec::clamp(x, Vec(-5.6568542f), Vec(5.6568542f));
+    const Vec s = x * x;
+    Vec p = at::vec::fmadd(Vec(-1.50599506e-12f), s, Vec(3.06119941e-10f));
+    p = at::vec::fmadd(p, s, Vec(-4.64265104e-08f));
+    p = at::vec::fmadd(p, s, Vec(-2.51575617e-06f));
+    p = at::vec::fmadd(p, s, Vec(-6.49646074e-05f));
+    p = at::vec::fmadd(p, s, Vec(-0.00052230439f));
+    p = at::vec::fmadd(p, s, Vec(-0.00569080716f));
+    Vec q = at::vec::fmadd(Vec(-9.1037949e-07f), s, Vec(-2.66717569e-05f));
+    q = at::vec::fmadd(q, s, Vec(-0.000420706744f));
+    q = at::vec::fmadd(q, s, Vec(-0.00368666458f));
+    q = at::vec::fmadd(q, s, Vec(-0.0142647391f));
+    return at::vec::clamp_min(Vec(0.5f) + x * p / q, Vec(0.f));
   }
   static Vec value(Vec x) { return x * distribution(x); }
   static ValueAndSlope both(Vec x) {

@@ -92,8 +92,8 @@ void forward_piece(const Shape& shape, ActivationLoops activation, int64_t head,
   const auto* down_bias_row = head_of<Number>(down_bias, head, width);
   for (int64_t token = shape.chunks.first(chunk); token < shape.chunks.last(chunk); token += kTokens) {
     const int64_t rows = std::min(kTokens, shape.chunks.last(chunk) - token);
-    load_tile(x.const_data_ptr<Number>() + token * x.stride(0) + head * width, x.stride(0), rows, width, x_tile, x_stride);
-    const auto x_left = x_buffer.rows(x_tile, x_stride, rows, width);
+    const Number* source = x.const_data_ptr<Number>() + token * x.stride(0) + head * width;
+    const auto x_left = x_buffer.rows_of(source, x.stride(0), rows, width, x_tile, x_stride);
     if (down_bias_row) fill_tile(down_bias_row, rows, width, y_tile, x_stride);
     for (int64_t first = 0; first < hidden; first += kSlice) {
       const int64_t columns = std::min(kSlice, hidden - first);
@@ -124,8 +124,8 @@ struct Sums {
 
 template <class Number>
 void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head, int64_t chunk, const Tensor& gradient, const Tensor& x,
-                    const Tensor& up, const Tensor& down, const std::optional<Tensor>& up_bias, Tensor& x_gradient,
-                    float* sums) {
+                    const Tensor& up, const Tensor& down, const std::optional<Tensor>& up_bias, bool has_down_bias,
+                    Tensor& x_gradient, float* sums) {
   using Product = typename ProductOf<Number>::type;
   using Made = Operands<Product>;
   const int64_t width = shape.width, hidden = shape.hidden, all = shape.heads * width;
@@ -157,14 +157,15 @@ void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head
   const auto* up_bias_row = head_of<Number>(up_bias, head, hidden);
   for (int64_t token = shape.chunks.first(chunk); token < shape.chunks.last(chunk); token += kBackwardTokens) {
     const int64_t rows = std::min(kBackwardTokens, shape.chunks.last(chunk) - token);
-    load_tile(x.const_data_ptr<Number>() + token * x.stride(0) + head * width, x.stride(0), rows, width, x_tile, x_stride);
-    load_tile(gradient.const_data_ptr<Number>() + token * gradient.stride(0) + head * width, gradient.stride(0), rows,
-              width, dy_tile, x_stride);
-    const auto x_left = x_rows.rows(x_tile, x_stride, rows, width);
-    const auto dy_left = dy_rows.rows(dy_tile, x_stride, rows, width);
+    const Number* x_source = x.const_data_ptr<Number>() + token * x.stride(0) + head * width;
+    const Number* dy_source = gradient.const_data_ptr<Number>() + token * gradient.stride(0) + head * width;
+    load_tile(x_source, x.stride(0), rows, width, x_tile, x_stride);
+    load_tile(dy_source, gradient.stride(0), rows, width, dy_tile, x_stride);
+    const auto x_left = x_rows.rows_of(x_source, x.stride(0), rows, width, x_tile, x_stride);
+    const auto dy_left = dy_rows.rows_of(dy_source, gradient.stride(0), rows, width, dy_tile, x_stride);
     const auto x_stacked = x_stack.stacked(x_tile, x_stride, rows, width);
     const auto dy_stacked = dy_stack.stacked(dy_tile, x_stride, rows, width);
-    add_column_sums(dy_tile, x_stride, rows, width, sums + at.down_bias);
+    if (has_down_bias) add_column_sums(dy_tile, x_stride, rows, width, sums + at.down_bias);
     for (int64_t first = 0; first < hidden; first += kSlice) {
       const int64_t columns = std::min(kSlice, hidden - first);
       if (up_bias_row) fill_tile(up_bias_row + first, rows, columns, h_tile, h_stride);
@@ -181,7 +182,7 @@ void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head
                         first > 0);
       multiply<Product>(width, columns, Made::depth(rows), x_stacked.transposed_left(),
                         dh_stack.stacked(dh_tile, h_stride, rows, columns).right(), sums + first, at.up_stride, true);
-      add_column_sums(dh_tile, h_stride, rows, columns, sums + at.up_bias + first);
+      if (up_bias_row) add_column_sums(dh_tile, h_stride, rows, columns, sums + at.up_bias + first);
     }
     store_tile(dx_tile, x_stride, rows, width, x_gradient.mutable_data_ptr<Number>() + token * all + head * width, all);
   }
@@ -202,11 +203,22 @@ template <class Number>
 void run_backward(const Shape& shape, ActivationLoops activation, const Tensor& gradient, const Tensor& x,
                   const Tensor& up, const Tensor& down, const std::optional<Tensor>& up_bias, Tensor& x_gradient,
                   Tensor& up_gradient, Tensor& down_gradient, Tensor& up_bias_gradient, Tensor& down_bias_gradient) {
-  Partials partials(shape.chunks.count(), shape.heads, Sums(shape).size);
-  for_each_piece(shape.heads, shape.chunks.count(), [&](int64_t head, int64_t chunk) {
-    backward_piece<Number>(shape, activation, head, chunk, gradient, x, up, down, up_bias, x_gradient,
-                           partials.at(chunk, head));
-  });
+  const int64_t chunks = shape.chunks.count();
+  const auto piece = [&](int64_t head, int64_t chunk, float* sums) {
+    backward_piece<Number>(shape, activation, head, chunk, gradient, x, up, down, up_bias,
+                           down_bias_gradient.numel() > 0, x_gradient, sums);
+  };
+  if (chunks == 1) {  // no partial sums to keep
+    for_each_piece(shape.heads, 1, [&](int64_t head, int64_t chunk) {
+      Workspace workspace;
+      float* sums = workspace.take(Sums(shape).size);
+      piece(head, chunk, sums);
+      write_sums<Number>(shape, head, sums, up_gradient, down_gradient, up_bias_gradient, down_bias_gradient);
+    });
+    return;
+  }
+  Partials partials(chunks, shape.heads, Sums(shape).size);
+  for_each_piece(shape.heads, chunks, [&](int64_t head, int64_t chunk) { piece(head, chunk, partials.at(chunk, head)); });
   for_each_piece(shape.heads, 1, [&](int64_t head, int64_t) {
     Workspace workspace;
     float* sums = workspace.take(Sums(shape).size);

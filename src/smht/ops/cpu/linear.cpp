@@ -36,10 +36,10 @@ void forward_piece(const Shape& shape, int64_t head, int64_t chunk, const Tensor
   const Number* bias_row = bias ? bias->const_data_ptr<Number>() + head * out : nullptr;
   for (int64_t token = shape.chunks.first(chunk); token < shape.chunks.last(chunk); token += kTokens) {
     const int64_t rows = std::min(kTokens, shape.chunks.last(chunk) - token);
-    load_tile(x.const_data_ptr<Number>() + token * x.stride(0) + head * in, x.stride(0), rows, in, x_tile, x_stride);
+    const Number* source = x.const_data_ptr<Number>() + token * x.stride(0) + head * in;
+    const auto left = x_rows.rows_of(source, x.stride(0), rows, in, x_tile, x_stride);
     if (bias_row) fill_tile(bias_row, rows, out, y_tile, y_stride);
-    multiply<Product>(rows, out, Operands<Product>::depth(in), x_rows.rows(x_tile, x_stride, rows, in), right, y_tile,
-                      y_stride, bias_row != nullptr);
+    multiply<Product>(rows, out, Operands<Product>::depth(in), left, right, y_tile, y_stride, bias_row != nullptr);
     store_tile(y_tile, y_stride, rows, out, y.mutable_data_ptr<Number>() + token * all + head * out, all);
   }
 }

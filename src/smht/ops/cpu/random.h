@@ -10,32 +10,34 @@ namespace smht {
 
 constexpr int64_t kKeysDrawn = 64;  // one draw: 16 counters, four numbers each
 
-// Numbers of the keys 64·block to 64·block + 63. The loops over 16 counters become vector code.
+// Numbers of the keys 64·block to 64·block + 63. Words of 32 bits are kept in 64, as compilers then see that a product of
+// two is one instruction, and turn the loops over 16 counters into vector code.
 inline void draw(uint64_t seed, uint64_t row, uint32_t block, std::array<uint32_t, kKeysDrawn>& numbers) {
-  uint32_t c0[16], c1[16], c2[16], c3[16];
-  for (uint32_t i = 0; i < 16; ++i) {
-    c0[i] = block * 16 + i;
+  constexpr uint64_t kWord = 0xffffffff;
+  uint64_t c0[16], c1[16], c2[16], c3[16];
+  for (uint64_t i = 0; i < 16; ++i) {
+    c0[i] = (uint64_t{block} * 16 + i) & kWord;
     c1[i] = 0;
-    c2[i] = static_cast<uint32_t>(row);
-    c3[i] = static_cast<uint32_t>(row >> 32);
+    c2[i] = row & kWord;
+    c3[i] = row >> 32;
   }
-  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+  uint64_t key0 = seed & kWord, key1 = seed >> 32;
   for (int round = 0; round < 10; ++round) {
     for (int i = 0; i < 16; ++i) {
-      const uint64_t first = uint64_t{0xD2511F53} * c0[i], second = uint64_t{0xCD9E8D57} * c2[i];
-      c0[i] = static_cast<uint32_t>(second >> 32) ^ c1[i] ^ key0;
-      c1[i] = static_cast<uint32_t>(second);
-      c2[i] = static_cast<uint32_t>(first >> 32) ^ c3[i] ^ key1;
-      c3[i] = static_cast<uint32_t>(first);
+      const uint64_t first = uint64_t{0xD2511F53} * (c0[i] & kWord), second = uint64_t{0xCD9E8D57} * (c2[i] & kWord);
+      c0[i] = (second >> 32) ^ c1[i] ^ key0;
+      c1[i] = second & kWord;
+      c2[i] = (first >> 32) ^ c3[i] ^ key1;
+      c3[i] = first & kWord;
     }
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
+    key0 = (key0 + 0x9E3779B9) & kWord;
+    key1 = (key1 + 0xBB67AE85) & kWord;
   }
   for (int i = 0; i < 16; ++i) {
-    numbers[i] = c0[i];
-    numbers[16 + i] = c1[i];
-    numbers[32 + i] = c2[i];
-    numbers[48 + i] = c3[i];
+    numbers[i] = static_cast<uint32_t>(c0[i]);
+    numbers[16 + i] = static_cast<uint32_t>(c1[i]);
+    numbers[32 + i] = static_cast<uint32_t>(c2[i]);
+    numbers[48 + i] = static_cast<uint32_t>(c3[i]);
   }
 }
 

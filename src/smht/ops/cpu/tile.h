@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "matmul.h"
@@ -87,7 +88,13 @@ inline uint32_t bf16_bits(float value) {
 }
 
 inline void store_row(const float* row, int64_t count, c10::BFloat16* target) {
-  for (int64_t j = 0; j < count; ++j) target[j].x = static_cast<uint16_t>(bf16_bits(row[j]));
+  int64_t j = 0;
+#ifdef SMHT_HAS_PAIRS
+  for (; j + 32 <= count; j += 32)
+    _mm512_storeu_si512(target + j, reinterpret_cast<__m512i>(
+                                        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + j + 16), _mm512_loadu_ps(row + j))));
+#endif
+  for (; j < count; ++j) target[j].x = static_cast<uint16_t>(bf16_bits(row[j]));
 }
 
 template <class Number>
@@ -188,11 +195,11 @@ struct Operands<PairProduct> {
     const int64_t width = padded(columns), result_stride = row_stride(columns);
     for (int64_t k = 0; k < depth(rows); ++k) {
       const float *low = tile + 2 * k * stride, *high = low + stride;
-      uint32_t* words = result + k * result_stride;
-      if (2 * k + 1 < rows)
-        for (int64_t j = 0; j < width; ++j) words[j] = bf16_bits(low[j]) | bf16_bits(high[j]) << 16;
-      else
-        for (int64_t j = 0; j < width; ++j) words[j] = bf16_bits(low[j]);
+      const bool has_high = 2 * k + 1 < rows;
+      for (int64_t j = 0; j < width; j += kLanes) {
+        const __m512i below = widened_bits(low + j), above = has_high ? widened_bits(high + j) : _mm512_setzero_si512();
+        _mm512_storeu_si512(result + k * result_stride + j, _mm512_or_si512(below, _mm512_slli_epi32(above, 16)));
+      }
     }
     return {result, result_stride};
   }
@@ -205,9 +212,35 @@ struct Operands<PairProduct> {
   }
 
  private:
+  // Sixteen numbers rounded to bf16, the bits of each in a word of its own.
+  static __m512i widened_bits(const float* numbers) {
+    return _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(numbers))));
+  }
   static int64_t transposed_size(int64_t rows, int64_t columns) { return depth(columns) * row_stride(rows); }
 };
 #endif
+
+// The product that numbers of this type are multiplied by on this machine.
+template <class Number>
+struct ProductOf {
+  using type = FloatProduct;
+};
+#ifdef SMHT_HAS_PAIRS
+template <>
+struct ProductOf<c10::BFloat16> {
+  using type = PairProduct;
+};
+#endif
+
+// Rows of a tensor as A of a product, where they are. None where its numbers are not the product's.
+inline std::optional<Left<float>> rows_in_place(const float* source, int64_t stride, int64_t) {
+  return Left<float>{source, stride, 1};
+}
+
+inline std::optional<Left<uint32_t>> rows_in_place(const c10::BFloat16* source, int64_t stride, int64_t columns) {
+  if (columns % 2 || stride % 2 || reinterpret_cast<uintptr_t>(source) % 4) return std::nullopt;
+  return Left<uint32_t>{reinterpret_cast<const uint32_t*>(source), stride / 2, 1};
+}
 
 // Buffers of an operand, made once and filled tile by tile.
 template <class Product>
@@ -225,6 +258,15 @@ class OperandBuffer {
   Left<Element> rows(const float* tile, int64_t stride, int64_t rows, int64_t columns) {
     return Made::rows(tile, stride, rows, columns, buffer_);
   }
+  // The same of rows of a tensor: where they are, if that can be, else by way of a tile.
+  template <class Number>
+  Left<Element> rows_of(const Number* source, int64_t source_stride, int64_t rows, int64_t columns, float* tile,
+                        int64_t stride) {
+    if constexpr (std::is_same_v<decltype(rows_in_place(source, 0, 0)), std::optional<Left<Element>>>)
+      if (const auto left = rows_in_place(source, source_stride, columns)) return *left;
+    load_tile(source, source_stride, rows, columns, tile, stride);
+    return Made::rows(tile, stride, rows, columns, buffer_);
+  }
   Stacked<Element> stacked(const float* tile, int64_t stride, int64_t rows, int64_t columns) {
     return Made::stacked(tile, stride, rows, columns, buffer_);
   }
@@ -235,17 +277,5 @@ class OperandBuffer {
  private:
   Element* buffer_ = nullptr;
 };
-
-// The product that numbers of this type are multiplied by on this machine.
-template <class Number>
-struct ProductOf {
-  using type = FloatProduct;
-};
-#ifdef SMHT_HAS_PAIRS
-template <>
-struct ProductOf<c10::BFloat16> {
-  using type = PairProduct;
-};
-#endif
 
 }  // namespace smht
