@@ -133,11 +133,9 @@ def test_without_a_compiler_the_reference_runs_and_a_forced_backend_is_refused(
     monkeypatch.setenv("CXX", "/nowhere/c++")
     monkeypatch.setattr(cpu_backend, "_loaded", False)
     monkeypatch.setattr(cpu_backend, "_reason", None)
-    monkeypatch.setattr(backend, "_complained", False)
     monkeypatch.setattr(backend, "_chosen", "auto")
     x, weight = torch.randn(300, 128), torch.randn(2, 64, 64)  # enough for a kernel to be worthwhile
-    with pytest.warns(UserWarning, match=r"no C\+\+ compiler: '/nowhere/c\+\+' was not found"):
-        result = ops.split_linear(x, weight)
+    result = ops.split_linear(x, weight)
     assert torch.equal(result, backend.BACKENDS["reference"].split_linear(x, weight, None))
     for choice in ops.explain():
         assert choice.backend == "reference" and "/nowhere/c++" in choice.why_not["cpu"]

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from smht.errors import UsageError
+from smht.ops import explain
 from smht.training import files
 from smht.training.calibration import Calibration
 from smht.training.preparation import Prepared
@@ -30,12 +31,21 @@ def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Co
         "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth",
         "expect": f"about {format_duration(_expected_seconds(prepared, costs, first_step))}, "
         f"{format_size(costs.memory_bytes)} of memory, {format_size(disk_bytes(prepared))} of disk; "
-        f"on {settings.device} in {settings.dtype}",
+        f"on {settings.device} in {settings.dtype}{_kernels(prepared)}",
         "run": str(run.path),
         **({"note": examples.note} if examples.note else {}),
     }
     for name, line in lines.items():
         console.print(Text.assemble((f"{name:<7}", "bold"), " ", line), soft_wrap=True)
+
+
+def _kernels(prepared: Prepared) -> str:
+    """What computes the split projections, where it is this machine's processor."""
+    if prepared.settings.device != "cpu" or not prepared.model.config.split:
+        return ""
+    choice = explain()[0]
+    reasons = "; ".join(reason for name, reason in choice.why_not.items() if name != "reference")
+    return ", with smht's kernels" if choice.backend != "reference" else f", in plain PyTorch ({reasons})"
 
 
 def describe_architecture(config: "SmhtConfig") -> str:
