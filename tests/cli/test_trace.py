@@ -49,6 +49,13 @@ def test_a_run_reads_text(run: Path) -> None:
         (("trace", "--preset", "smht-mini", "--ids", "1,x"), "'1,x' is no list of token ids"),
         (("trace", "--preset", "smht-mini", "--ids", "100"), "token id 100 is outside the vocabulary of 100"),
         (("trace", "--preset", "smht-mini", "--ids", ",".join(["1"] * 17)), "the model's 16 positions"),
+        (
+            ("trace", "--preset", "smht-mini", "--ids", "1,99999999999999999999"),
+            "token id 99999999999999999999 is outside",
+        ),
+        (("trace", "--preset", "smht-mini", "--ids", "-1"), "token id -1 is outside"),
+        ((*MINI, "--seed", "-99999999999999999999"), "seed = -99999999999999999999 must be at least 0"),
+        (("trace", "--preset", "smht-mini", "a text"), "give --ids, and neither run nor text"),
         ((*MINI, "--step", "3z"), "there is no step '3z'"),
         ((*MINI, "--layer", "1"), "there is no block 1: they are 0 to 0"),
         ((*MINI, "--head", "4"), "there is no head 4: they are 0 to 3"),

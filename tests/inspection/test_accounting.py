@@ -30,20 +30,20 @@ def configs(draw: st.DrawFn) -> SmhtConfig:
     hidden = draw(st.integers(1, 24))
     stack = draw(st.sampled_from(STACKS))
     positions = [kind for kind in POSITION_ENCODINGS if kind != "rotary" or head_width % 2 == 0]
-    sparse = draw(st.booleans())
+    sparse, context = draw(st.booleans()), draw(st.integers(1, 12))
     return SmhtConfig(
         stack=stack,
         num_decoder_layers=draw(st.integers(1, 3)) if stack == "encoder_decoder" else None,
         norm_placement=draw(st.sampled_from(["pre", "post"])),
         position_embedding=draw(st.sampled_from(positions)),
         attention_pattern="block_sparse" if sparse else "full",
-        sparse_block_size=draw(st.integers(1, 4)) if sparse else None,
+        sparse_block_size=draw(st.integers(1, min(4, context))) if sparse else None,
         vocab_size=draw(st.integers(1, 40)),
         hidden_size=heads * head_width,
         num_hidden_layers=draw(st.integers(1, 3)),
         num_attention_heads=heads,
         intermediate_size=hidden * heads if "feed_forward" in split else hidden,
-        max_position_embeddings=draw(st.integers(1, 12)),
+        max_position_embeddings=context,
         split=split,
         mixing=draw(st.sampled_from(["none", "shuffle"])) if split and heads > 1 and head_width > 1 else "none",
         norm_scope=draw(st.sampled_from(["model", "head"])) if head_width > 1 else "model",

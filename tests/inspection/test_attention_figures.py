@@ -38,7 +38,8 @@ def test_labels_show_white_space_and_no_formulas(tmp_path: Path) -> None:
 
 def test_a_grid_has_every_head(tmp_path: Path) -> None:
     figure = draw_grid(torch.rand(3, 5, 20, 30), "all heads")
-    assert len(figure.axes) == 15
+    assert len(figure.axes) == 15 + 1  # and the scale, which is the same in all
+    assert {axis.images[0].get_clim() for axis in figure.axes[:15]} == {(0, 1)}
     save_figure(figure, tmp_path / "grid.svg")
     assert (tmp_path / "grid.svg").read_text().startswith("<?xml")
 

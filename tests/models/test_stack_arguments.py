@@ -140,3 +140,34 @@ def test_what_positions_cost(stack: str, encoding: str) -> None:
     each = {"learned": 32 * 16, "relative": 32 * 4}.get(encoding, 0)
     stacks = 2 if stack == "encoder_decoder" else 1
     assert with_positions.num_parameters() - without.num_parameters() == stacks * each
+
+
+@pytest.mark.parametrize("shape", [(2, 9), (3, 6), (6,), (2, 6, 6)])
+def test_an_attention_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    ids, mask = random_tokens(), torch.ones(shape)
+    for model in (tiny_model(), tiny(SmhtModel, stack="encoder"), tiny(SmhtForSequenceClassification, stack="encoder")):
+        with refused("the attention mask"):
+            model(ids, attention_mask=mask)
+    with refused("the attention mask"):
+        tiny_seq2seq()(ids, decoder_input_ids=ids, decoder_attention_mask=mask)
+
+
+@pytest.mark.parametrize("position_embedding", POSITION_ENCODINGS)
+def test_whatever_is_not_zero_in_an_attention_mask_is_a_token(position_embedding: str) -> None:
+    model, ids = tiny_model(position_embedding=position_embedding), random_tokens()
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    expected = model(ids, attention_mask=mask).logits
+    for same in (2 * mask, 0.5 * mask, -1 * mask, mask.bool()):
+        assert torch.equal(model(ids, attention_mask=same).logits, expected)
+
+
+def test_texts_without_a_batch_axis_and_unequal_batches_are_refused() -> None:
+    with refused("input_ids must be [B, T]", "[6]"):
+        tiny_model()(random_tokens()[0])
+    with refused("there are 2 sources and 3 targets"):
+        tiny_seq2seq()(random_tokens(2), decoder_input_ids=random_tokens(3))
+
+
+def test_blocks_longer_than_the_context_are_refused() -> None:
+    with refused("sparse_block_size = 33 is longer than the context", "max_position_embeddings = 32"):
+        tiny_config(attention_pattern="block_sparse", sparse_block_size=33)

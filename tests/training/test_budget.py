@@ -48,8 +48,9 @@ def test_nothing_asked_for_is_the_default_time() -> None:
 @given(st.floats(1, 1e6), st.floats(1e-4, 100), st.floats(0, 100))
 def test_a_time_is_kept_where_it_allows_a_step(seconds: float, step_seconds: float, evaluation_seconds: float) -> None:
     costs = {"step_seconds": step_seconds, "evaluation_seconds": evaluation_seconds}
-    taken = steps(Budget(seconds=seconds), **costs)
-    left = seconds - 10 * evaluation_seconds - taken * step_seconds
+    budget = Budget(seconds=seconds)
+    taken = steps(budget, **costs)
+    left = seconds - budget.evaluations(evaluation_seconds) * evaluation_seconds - taken * step_seconds
     assert taken == 1 or -1e-6 * seconds <= left < 1.001 * step_seconds
 
 
@@ -71,3 +72,19 @@ def test_two_budgets_are_refused_by_the_names_of_their_options() -> None:
 def test_a_budget_beyond_all_measure_is_refused(budget: Budget) -> None:
     with refused("is more than the 1,000,000,000,000 that a run can have"):
         steps(budget)
+
+
+@pytest.mark.parametrize(
+    ("evaluation_seconds", "evaluations", "expected"),
+    [(0.0, 10, 200), (1.0, 10, 180), (3.0, 10, 140), (10.0, 3, 140), (50.0, 1, 100), (200.0, 1, 1)],
+)
+def test_slow_evaluations_become_fewer_and_leave_time_to_train(
+    evaluation_seconds: float, evaluations: int, expected: int
+) -> None:
+    budget = Budget(seconds=100)
+    assert budget.evaluations(evaluation_seconds) == evaluations
+    assert steps(budget, evaluation_seconds=evaluation_seconds) == expected
+
+
+def test_steps_and_epochs_have_their_ten_evaluations_however_slow() -> None:
+    assert Budget(steps=5).evaluations(1e6) == Budget(epochs=1).evaluations(1e6) == 10

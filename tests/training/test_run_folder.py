@@ -301,3 +301,25 @@ def test_a_real_limit_is_reported_and_spoils_nothing(run: RunFolder) -> None:
     run.metrics_path.unlink()
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     assert not list(run.path.rglob("*.partial"))
+
+
+def test_of_two_that_make_the_same_run_one_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from smht.training.run_folder import RunFolder\n"
+        "run = RunFolder(sys.argv[1]); run.refuse_if_taken(); print('ready', flush=True); sys.stdin.readline()\n"
+        "with run.claimed(): time.sleep(0.3); run.path.mkdir(); (run.path / 'run.json').write_text(sys.argv[2])\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "runs" / "new")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen([*command, name], **pipes) for name in "ab"]
+    for racer in racers:
+        assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    errors = {name: racer.communicate()[1] for name, racer in zip("ab", racers, strict=True)}
+    (winner,) = [name for name, racer in zip("ab", racers, strict=True) if racer.returncode == 0]
+    assert (tmp_path / "runs" / "new" / "run.json").read_text() == winner
+    (loser,) = {"a", "b"} - {winner}
+    assert "already holds a run" in errors[loser]

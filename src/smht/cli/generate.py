@@ -9,6 +9,8 @@ import typer
 
 from smht.cli.output import harmless, print_json, progress_console, quieten_libraries
 
+_MOST_BEAMS = 64
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -65,8 +67,8 @@ def _translate(model: Any, tokenizer: Any, text: bytes, beams: int, json: bool) 
     from smht.errors import UsageError
     from smht.tasks.translation import encode_source, translate
 
-    if beams < 1:
-        raise UsageError(f"beams = {beams} must be at least 1")
+    if not 1 <= beams <= _MOST_BEAMS:
+        raise UsageError(f"beams = {beams} must be from 1 to {_MOST_BEAMS}")
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UsageError("nothing to translate: give a sentence, or pipe in one a line")

@@ -62,8 +62,12 @@ def _model(run: Path | None, preset: str | None, seed: int) -> tuple[Any, Any]:
 
     from smht.models import SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtModel, preset_config
 
-    if (run is None) == (preset is None):
+    if run is not None and preset is not None:
+        raise UsageError("a preset has random weights and no tokenizer: give --ids, and neither run nor text")
+    if run is None and preset is None:
         raise UsageError("give a run folder or --preset, one of the two")
+    if not 0 <= seed < 2**64:
+        raise UsageError(f"seed = {seed} must be at least 0 and below 2^64")
     if run is not None:
         return load(run)
     assert preset is not None
@@ -85,17 +89,21 @@ def _inputs(model: Any, tokenizer: Any, text: str | None, ids: str | None, targe
     if target is not None:
         raise UsageError("--target goes with a text, not with --ids")
     assert ids is not None
-    inputs = {"input_ids": torch.tensor([_parse_ids(ids)])}
+    inputs = {"input_ids": torch.tensor([_parse_ids(ids, model.config.vocab_size)])}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id or 0]])
     return inputs
 
 
-def _parse_ids(text: str) -> list[int]:
+def _parse_ids(text: str, vocab_size: int) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{text!r} is no list of token ids: write it like 17,52,3,88") from None
+    wrong = [number for number in numbers if not 0 <= number < vocab_size]
+    if wrong:
+        raise UsageError(f"token id {wrong[0]} is outside the vocabulary of {vocab_size} tokens")
+    return numbers
 
 
 def _describe(step: Any) -> dict[str, Any]:

@@ -61,14 +61,17 @@ def draw_grid(weights: Tensor, title: str) -> Any:
         for head in range(heads):
             panel = panels[layer][head]
             shown, _ = _averaged(weights[layer, head])
-            panel.imshow(shown.numpy(), cmap="Blues", vmin=0, aspect="auto")
+            image = panel.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
             panel.set_xticks([])
             panel.set_yticks([])
             if layer == 0:
                 panel.set_title(f"head {head}", fontsize=8)
             if head == 0:
                 panel.set_ylabel(f"layer {layer}", fontsize=8)
+    figure.colorbar(image, ax=panels, shrink=0.6, label="weight, the same scale in all")
     figure.suptitle(_no_formula(title))
+    figure.supxlabel("key →", fontsize=8)
+    figure.supylabel("← query", fontsize=8)
     return figure
 
 

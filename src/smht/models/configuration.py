@@ -243,6 +243,11 @@ class SmhtConfig(PreTrainedConfig):
                 f"sparse_block_size = {self.sparse_block_size} is for attention_pattern = 'block_sparse', "
                 f"and this is attention_pattern = {self.attention_pattern!r}: leave it out"
             )
+        if (self.sparse_block_size or 0) > self.max_position_embeddings:
+            problems.append(
+                f"sparse_block_size = {self.sparse_block_size} is longer than the context, "
+                f"max_position_embeddings = {self.max_position_embeddings}; attention_pattern = 'full' is one block"
+            )
         return problems
 
     def _refuse_unknown(self, extras: dict[str, Any]) -> None:

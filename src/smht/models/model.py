@@ -226,10 +226,14 @@ class SmhtModel(SmhtStack):
         encoded = encoder_outputs
         if not isinstance(encoded, BaseModelOutput):
             encoded = BaseModelOutput(*encoded)  # pyright: ignore[reportArgumentType]
-        assert encoded.last_hidden_state is not None
+        memory = encoded.last_hidden_state
+        assert memory is not None
+        embedded = self.encoder.embed(target.pop("input_ids"), target.pop("inputs_embeds"))
+        if len(embedded) != len(memory):
+            raise UsageError(f"there are {len(memory)} sources and {len(embedded)} targets: give one target a source")
         decoded = self.decoder(
-            inputs_embeds=self.encoder.embed(target.pop("input_ids"), target.pop("inputs_embeds")),
-            memory=encoded.last_hidden_state,
+            inputs_embeds=embedded,
+            memory=memory,
             memory_mask=memory_mask,
             use_cache=use_cache,
             cache=cache,

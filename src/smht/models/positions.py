@@ -39,6 +39,30 @@ def count_positions(inputs_embeds: Tensor, attention_mask: Tensor | None, cache:
     return positions[:, columns]
 
 
+def check_attention_mask(attention_mask: Tensor | None, inputs_embeds: Tensor, cache: Cache | None) -> Tensor | None:
+    """The attention mask with booleans where it has two axes; whatever is not 0 is a token.
+
+    Args:
+        attention_mask: `[B, S]` over cached and new tokens, or a prepared 4-D mask.
+        inputs_embeds: `[B, T, D]`.
+        cache: holds the tokens before these.
+
+    Raises:
+        UsageError: another number of axes or of rows, or without a cache another number of tokens.
+    """
+    if attention_mask is None or not isinstance(attention_mask, Tensor) or attention_mask.dim() == 4:
+        return attention_mask
+    batch, tokens = inputs_embeds.shape[:2]
+    if attention_mask.dim() != 2 or attention_mask.shape[0] != batch:
+        raise UsageError(
+            f"the attention mask must be [B, S] with B = {batch}, 1 at tokens and 0 at padding; "
+            f"got {list(attention_mask.shape)}"
+        )
+    if cache is None and attention_mask.shape[1] > tokens:
+        raise UsageError(f"the attention mask covers {attention_mask.shape[1]} tokens, but there are {tokens}")
+    return attention_mask != 0
+
+
 def check_position_ids(position_ids: Tensor, inputs_embeds: Tensor, cache: Cache | None, max_positions: int) -> None:
     """Refuse positions that the model does not have.
 

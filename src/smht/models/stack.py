@@ -13,7 +13,7 @@ from smht.layers.position import Sizes
 from smht.models.attention_plan import plan_cross_attention, plan_self_attention
 from smht.models.base import SmhtPreTrainedModel, make_block
 from smht.models.configuration import STACKS, SmhtConfig
-from smht.models.positions import check_position_ids, count_positions
+from smht.models.positions import check_attention_mask, check_position_ids, count_positions
 
 
 class SmhtStack(SmhtPreTrainedModel):
@@ -58,11 +58,15 @@ class SmhtStack(SmhtPreTrainedModel):
         """`[B, T, D]` from either of the two.
 
         Raises:
-            UsageError: both or neither, or a token id outside the vocabulary.
+            UsageError: both or neither, another number of axes, or a token id outside the vocabulary.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise UsageError("give exactly one of input_ids and inputs_embeds")
         embedded = self._look_up(input_ids) if inputs_embeds is None else inputs_embeds
+        if embedded.dim() != 3:
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            assert given is not None
+            raise UsageError(f"input_ids must be [B, T], and inputs_embeds [B, T, D]; got shape {list(given.shape)}")
         # The waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
         scaled = self.config.position_embedding == "sinusoidal"
         return embedded * math.sqrt(self.config.hidden_size) if scaled else embedded
@@ -100,6 +104,7 @@ class SmhtStack(SmhtPreTrainedModel):
         """
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             raise UsageError("gradient checkpointing computes each block twice, so it cannot be used with a cache")
+        attention_mask = check_attention_mask(attention_mask, inputs_embeds, cache)
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         positions = position_ids
         if positions is None:

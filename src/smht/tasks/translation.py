@@ -29,6 +29,7 @@ DEFAULT_PAIRS = "numbers:id-sv"
 _EVALUATION_BATCH = 128
 _QUICK_TRANSLATIONS = 200
 _SHOWN = 6
+_SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,8 @@ class Translation(Task):
         sources = [_encode(tokenizer, pair, context)["source"] for pair in pairs]
         translations = translate(model, tokenizer, sources, context)
         return "\n".join(
-            f"{pair.source} → {translation}" + ("" if translation == pair.target else f"   (right: {pair.target})")
+            f"{pair.source} → {_cut(translation)}"
+            + ("" if translation == pair.target else f"   (right: {pair.target})")
             for pair, translation in zip(pairs, translations, strict=True)
         )
 
@@ -310,7 +312,11 @@ def _encode(tokenizer: "PreTrainedTokenizerFast", pair: Pair, context: int) -> I
 
 
 def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+    return repr(_cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…"
 
 
 def _length(item: Item) -> int:

@@ -7,6 +7,7 @@ from smht.errors import UsageError
 
 DEFAULT_SECONDS = 180.0
 MOST_STEPS = 10**12
+_EVALUATION_SHARE = 1 / 3
 EVALUATIONS = 10
 """How many evaluations a run has, if nothing else is asked for."""
 
@@ -39,6 +40,17 @@ class Budget:
         """Whether anything was asked for."""
         return any(value is not None for value in vars(self).values())
 
+    def evaluations(self, evaluation_seconds: float) -> int:
+        """How many evaluations a run has, if nothing else is asked for: ten, but fewer where they would eat the time.
+
+        Args:
+            evaluation_seconds: expected time of one.
+        """
+        if self.steps is not None or self.epochs is not None or evaluation_seconds <= 0:
+            return EVALUATIONS
+        seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
+        return max(1, min(EVALUATIONS, int(_EVALUATION_SHARE * seconds / evaluation_seconds)))
+
     def to_steps(
         self,
         *,
@@ -55,7 +67,7 @@ class Budget:
             batch_size: windows a step.
             step_seconds: measured time of one step.
             evaluation_seconds: expected time of one evaluation and what is saved with it.
-            evaluate_every: steps between evaluations; if not given there are `EVALUATIONS` in all.
+            evaluate_every: steps between evaluations; if not given there are `evaluations` in all.
 
         Raises:
             UsageError: more steps than anybody will live to see.
@@ -67,7 +79,7 @@ class Budget:
         else:
             seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
             if evaluate_every is None:
-                steps = (seconds - EVALUATIONS * evaluation_seconds) / step_seconds
+                steps = (seconds - self.evaluations(evaluation_seconds) * evaluation_seconds) / step_seconds
             else:
                 steps = seconds / (step_seconds + evaluation_seconds / evaluate_every)
         if steps > MOST_STEPS:

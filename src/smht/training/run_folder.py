@@ -78,6 +78,23 @@ class RunFolder:
                 raise UsageError(f"{parent} is a file, so there can be no {self.path}: name another --output")
 
     @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes from making the same run, or another in the same place, for as long as it is made.
+
+        Raises:
+            UsageError: one was quicker.
+        """
+        parent = self.path.absolute().parent
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            self.refuse_if_taken()
+            yield
+        finally:
+            os.close(folder)
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training the same run; a killed process leaves no lock behind.
 

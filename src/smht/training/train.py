@@ -15,7 +15,7 @@ from smht.errors import SmhtError, UsageError
 from smht.tokenization import tokenizer_kind
 from smht.training import files
 from smht.training.announcement import announce, check_disk, describe_architecture
-from smht.training.budget import EVALUATIONS, Budget
+from smht.training.budget import Budget
 from smht.training.calibration import Calibration, calibrate
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
@@ -70,7 +70,7 @@ def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
     announce(prepared, costs, run, console, first_step=0)
     check_disk(prepared, run)
     record = _new_record(request, prepared)
-    with writing("the run folder", advice="free some space"):
+    with writing("the run folder", advice="free some space"), run.claimed():
         files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record))
     with run.locked():
         return _train(run, record, prepared, None, console, keep_start=request.from_run is not None)
@@ -226,7 +226,7 @@ def _settle(prepared: Prepared, budget: Budget, costs: Calibration) -> Settings:
         settings,
         steps=steps,
         warmup=min(_DEFAULT_WARMUP, steps // 10) if settings.warmup is None else settings.warmup,
-        evaluate_every=settings.evaluate_every or max(1, -(-steps // EVALUATIONS)),
+        evaluate_every=settings.evaluate_every or max(1, -(-steps // budget.evaluations(costs.evaluation_seconds))),
     )
 
 
@@ -312,7 +312,8 @@ def _explain_divergence(
     error: DivergedError, trainer: SmhtTrainer, run: RunFolder, record: dict[str, Any]
 ) -> SmhtError:
     """Save the weights as they were before the bad step, if they are; say how to go on."""
-    saved = f"the checkpoints in {run.checkpoints} are from before it"
+    has_checkpoints = run.checkpoints.is_dir() and any(run.checkpoints.iterdir())
+    saved = f"the checkpoints in {run.checkpoints} are from before it" if has_checkpoints else "nothing was learned yet"
     if error.weights_are_good:
         saved = f"the weights before it are saved in {run.checkpoints}"
         # One that is there already has the random state of before the bad step.
