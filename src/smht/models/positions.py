@@ -58,8 +58,11 @@ def check_attention_mask(attention_mask: Tensor | None, inputs_embeds: Tensor, c
             f"the attention mask must be [B, S] with B = {batch}, 1 at tokens and 0 at padding; "
             f"got {list(attention_mask.shape)}"
         )
-    if cache is None and attention_mask.shape[1] > tokens:
-        raise UsageError(f"the attention mask covers {attention_mask.shape[1]} tokens, but there are {tokens}")
+    # A static cache comes with a mask as long as itself.
+    if cache is None or not cache.is_compileable:
+        total = cached_tokens(cache) + tokens
+        if attention_mask.shape[1] > total:
+            raise UsageError(f"the attention mask covers {attention_mask.shape[1]} tokens, but there are {total}")
     return attention_mask != 0
 
 

@@ -49,7 +49,7 @@ class Budget:
         if self.steps is not None or self.epochs is not None or evaluation_seconds <= 0:
             return EVALUATIONS
         seconds = DEFAULT_SECONDS if self.seconds is None else self.seconds
-        return max(1, min(EVALUATIONS, int(_EVALUATION_SHARE * seconds / evaluation_seconds)))
+        return max(1, int(min(EVALUATIONS, _EVALUATION_SHARE * seconds / evaluation_seconds)))
 
     def to_steps(
         self,
