@@ -323,3 +323,15 @@ def test_bad_values_are_refused(values: dict[str, Any], needle: str) -> None:
 
 def test_the_largest_seed_works(model: SmhtForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     assert sample(model, tokenizer, 2**64 - 1) != sample(model, tokenizer, 0)
+
+
+@pytest.mark.parametrize("least", [0, 1, 5, 40])
+def test_a_text_may_not_end_before_its_fewest_tokens(tokenizer: PreTrainedTokenizerFast, least: int) -> None:
+    script: Any = Scripted([preferring(EOS_ID, ord("a"))] * 60)
+    sampling = Sampling(temperature=0, max_new_tokens=50, min_new_tokens=least)
+    assert "".join(stream_text(script, tokenizer, [BOS_ID], sampling)) == "a" * least
+
+
+def test_fewest_and_most_tokens_fit() -> None:
+    with refused("min_new_tokens = 11 must be from 0 to max_new_tokens = 10"):
+        Sampling(max_new_tokens=10, min_new_tokens=11)

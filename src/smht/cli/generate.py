@@ -46,7 +46,7 @@ def generate(
     from smht.training.device import resolve_device
     from smht.training.run_folder import RunFolder
 
-    sampling = Sampling(temperature, top_k, top_p, max_new_tokens, seed)
+    sampling = Sampling(temperature, top_k, top_p, max_new_tokens, seed=seed)
     if samples < 1:
         raise UsageError(f"samples = {samples} must be at least 1")
     place = resolve_device(device)

@@ -26,6 +26,7 @@ class Sampling:
         top_k: only the `top_k` likeliest tokens; None for all.
         top_p: only the likeliest tokens that together have this probability; None for all.
         max_new_tokens: how many tokens to add.
+        min_new_tokens: how many before the text may end.
         seed: of the choice.
     """
 
@@ -33,6 +34,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     max_new_tokens: int = 256
+    min_new_tokens: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -46,6 +48,10 @@ class Sampling:
             raise UsageError(f"top_p = {self.top_p} must be above 0 and at most 1")
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens = {self.max_new_tokens} must be at least 1")
+        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
+            raise UsageError(
+                f"min_new_tokens = {self.min_new_tokens} must be from 0 to max_new_tokens = {self.max_new_tokens}"
+            )
         if not 0 <= self.seed < 2**64:
             raise UsageError(f"seed = {self.seed} must be at least 0 and below 2^64")
 
@@ -79,7 +85,8 @@ def stream_text(
     ids = prompt if len(prompt) <= context else prompt[-max(1, context // 2) :]
     left = sampling.max_new_tokens
     while left > 0:
-        for token in _continue(model, ids, min(left, context - len(ids) + 1), never, sampling, generator):
+        count, must = min(left, context - len(ids) + 1), left - sampling.max_new_tokens + sampling.min_new_tokens
+        for token in _continue(model, ids, count, must, never, sampling, generator):
             if token == EOS_ID:
                 yield decoder.flush()
                 return
@@ -95,22 +102,25 @@ def _continue(
     model: "SmhtForCausalLM",
     ids: list[int],
     count: int,
+    must: int,
     never: list[int],
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Iterator[int]:
-    """`count` more tokens, with a cache; the sequence fed to the model never outgrows the context."""
+    """`count` more tokens, the first `must` of them not the end, with a cache; nothing outgrows the context."""
     from transformers import DynamicCache
 
     from smht.models.cache_argument import named_cache
 
     cache = DynamicCache(config=model.config)
     inputs = torch.tensor([ids], device=model.device)
-    for _ in range(count):
+    for number in range(count):
         logits = (
             model(input_ids=inputs, use_cache=True, **named_cache(cache), logits_to_keep=1).logits[0, -1].float().cpu()
         )
         logits[never] = -torch.inf
+        if number < must:
+            logits[EOS_ID] = -torch.inf
         token = choose(logits, sampling, generator)
         yield token
         inputs = torch.tensor([[token]], device=model.device)

@@ -164,7 +164,7 @@ class LanguageModelling(Task):
 
         assert isinstance(data, TextData)
         prompt = excerpt(max((document.data for document in data.validation.documents), key=len))
-        sampling = Sampling(max_new_tokens=_SAMPLE_TOKENS)
+        sampling = Sampling(max_new_tokens=_SAMPLE_TOKENS, min_new_tokens=_SAMPLE_TOKENS // 2)
         pieces = stream_text(model, tokenizer, encode_prompt(tokenizer, prompt.encode()), sampling)
         return f"--- held-out text\n{prompt.rstrip()}\n--- the model goes on\n{''.join(pieces)}"
 
