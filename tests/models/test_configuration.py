@@ -34,6 +34,7 @@ def test_the_default_is_the_seeds_architecture() -> None:
 def architectures(draw: st.DrawFn) -> dict[str, Any]:
     heads, head_dim, factor = draw(st.integers(2, 5)), draw(st.integers(2, 9)), draw(st.integers(1, 4))
     split = draw(st.lists(st.sampled_from(SPLITTABLE), unique=True))
+    positions = draw(st.integers(1, 4096))
     stack, pattern = draw(st.sampled_from(STACKS)), draw(st.sampled_from(ATTENTION_PATTERNS))
     encodings = [kind for kind in POSITION_ENCODINGS if kind != "rotary" or head_dim % 2 == 0]
     return {
@@ -42,13 +43,15 @@ def architectures(draw: st.DrawFn) -> dict[str, Any]:
         "num_hidden_layers": draw(st.integers(1, 9)),
         "num_attention_heads": heads,
         "intermediate_size": draw(st.none() | st.just(heads * factor)),
-        "max_position_embeddings": draw(st.integers(1, 4096)),
+        "max_position_embeddings": positions,
         "stack": stack,
         "num_decoder_layers": draw(st.none() | st.integers(1, 9)) if stack == "encoder_decoder" else None,
         "norm_placement": draw(st.sampled_from(NORM_PLACEMENTS)),
         "position_embedding": draw(st.sampled_from(encodings)),
         "attention_pattern": pattern,
-        "sparse_block_size": draw(st.none() | st.integers(1, 99)) if pattern == "block_sparse" else None,
+        "sparse_block_size": draw(st.none() | st.integers(1, min(99, positions)))
+        if pattern == "block_sparse"
+        else None,
         "split": split,
         "mixing": draw(st.sampled_from(["none", "shuffle"])) if split else "none",
         "norm_scope": draw(st.sampled_from(["model", "head"])),
