@@ -35,6 +35,7 @@ def architectures(draw: st.DrawFn) -> dict[str, Any]:
     heads, head_dim, factor = draw(st.integers(2, 5)), draw(st.integers(2, 9)), draw(st.integers(1, 4))
     split = draw(st.lists(st.sampled_from(SPLITTABLE), unique=True))
     positions = draw(st.integers(1, 4096))
+    st.integers(1, min(99, positions))
     stack, pattern = draw(st.sampled_from(STACKS)), draw(st.sampled_from(ATTENTION_PATTERNS))
     encodings = [kind for kind in POSITION_ENCODINGS if kind != "rotary" or head_dim % 2 == 0]
     return {

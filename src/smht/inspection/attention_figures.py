@@ -57,6 +57,7 @@ def draw_grid(weights: Tensor, title: str) -> Any:
     cell = min(2.2, 24 / max(layers, heads))
     figure = _new_figure(cell * heads + 1, cell * layers + 1)
     panels = figure.subplots(layers, heads, squeeze=False)
+    image: Any = None
     for layer in range(layers):
         for head in range(heads):
             panel = panels[layer][head]
