@@ -17,9 +17,9 @@ def assert_rounds_like(
 ) -> None:
     """Value and gradients of `kernel` are at most `factor` times as far from the exact ones as those of `reference`.
 
-    Distances are Euclidean norms; exact is what the reference gives in float64. In a few thousand numbers the reference
-    may be exact by luck, so some units in the last place are let pass, as where all cancels: in the gradient of a softmax
-    over one key. Luck varies, so the tests that call this draw the same cases every time.
+    Distances are Euclidean norms; exact is what the reference gives in float64. In a few thousand numbers the
+    reference may be exact by luck, so some units in the last place are let pass, as where all cancels: in the gradient
+    of a softmax over one key. Luck varies, so the tests that call this draw the same cases every time.
     """
     dtype = tensors[0].dtype
     exact = value_and_gradients(reference, *(tensor.double() for tensor in tensors))
