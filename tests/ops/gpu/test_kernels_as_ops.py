@@ -127,18 +127,20 @@ def test_nothing_stands_in_the_way_of_the_examples() -> None:
 
 
 def test_what_the_kernels_do_not_take_is_said() -> None:
-    x, up, down, q, mask = tensors(X, UP, DOWN, SQUARE, (1, 1, 4, 4))
+    x, up, q, mask = tensors(X, UP, SQUARE, (1, 1, 4, 4))
     assert linear_obstacle(x.double(), up.double(), None) == "dtype float64"
     assert linear_obstacle(x.half(), up, None) == "tensors of several dtypes: float16, float32"
     assert linear_obstacle(x, up.to("meta"), None) == f"tensors on several devices: {x.device}, meta"
     assert linear_obstacle(x.to("meta"), up.to("meta"), None) == "tensors on meta"
     assert attention_obstacle(x, q, q, q, q, False, mask, 0.0, 1.0) == "the mask takes a gradient"
     wide, wide_up = torch.zeros(1, 300, device=DEVICE), torch.zeros(1, 300, 2, device=DEVICE)
-    assert feed_forward_obstacle(wide, wide_up, down, "gelu", None, None) == "head width 300 is above 256"
+    assert feed_forward_obstacle(wide, wide_up, wide_up.mT, "gelu", None, None) == "head width 300 is above 128"
     square = torch.zeros(1, 300, 300, device=DEVICE)
     assert attention_obstacle(wide[None], square, square, square, square, False, None, 0.0, 1.0) == (
-        "head width 300 is above 128"
+        "head width 300 is above 64"
     )
+    halves = [tensor.half() for tensor in (wide[None], square)]
+    assert attention_obstacle(halves[0], *halves[1:] * 4, False, None, 0.0, 1.0) == "head width 300 is above 128"
 
 
 def test_autocast_makes_dtypes_equal() -> None:

@@ -3,13 +3,12 @@
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from smht.ops.gpu.attention_backward import key_kernel, query_kernel, weight_kernel
 from smht.ops.gpu.attention_forward import forward_kernel
 from smht.ops.gpu.linear import weight_gradient_parts
-from smht.ops.gpu.tiles import any_requires_grad, as_rows, autocast, bucket, padded, precision
+from smht.ops.gpu.tiles import any_requires_grad, as_rows, autocast, bucket, ceil_div, on_device_of, padded, precision
 
 _WEIGHT_ROWS = 16
 
@@ -46,13 +45,14 @@ def _split_attention(
     batch, tokens, _ = x.shape
     if out.numel():
         given_mask, mask_strides, kind = _mask_arguments(mask, x, num_heads)
-        forward_kernel[lambda tile: (triton.cdiv(tokens, tile["BM"]) * batch * num_heads,)](
-            x, *(weight.contiguous() for weight in (q_weight, k_weight, v_weight, o_weight)), given_mask,
-            x if residual is None else residual, x if seed is None else seed, out, mixed, log_sums,
-            *x.stride(), *mask_strides, *(x if residual is None else residual).stride(),
-            num_heads, tokens, scale, dropout, bucket(tokens), width, padded(width), is_causal, kind, seed is not None,
-            residual is not None, keep, precision(),
-        )  # fmt: skip
+        with on_device_of(x):
+            forward_kernel[lambda tile: (ceil_div(tokens, tile["BM"]) * batch * num_heads,)](
+                x, *(weight.contiguous() for weight in (q_weight, k_weight, v_weight, o_weight)), given_mask,
+                x if residual is None else residual, x if seed is None else seed, out, mixed, log_sums,
+                *x.stride(), *mask_strides, *(x if residual is None else residual).stride(),
+                num_heads, tokens, scale, dropout, bucket(tokens), width, padded(width), is_causal, kind,
+                seed is not None, residual is not None, keep, precision(),
+            )  # fmt: skip
     return out, mixed, log_sums
 
 
@@ -112,22 +112,23 @@ def _split_attention_backward(
     given_mask, mask_strides, kind = _mask_arguments(mask, x, num_heads)
     given_seed = x if seed is None else seed
     sizes = (bucket(tokens), width, padded(width), is_causal, kind, seed is not None, precision())
-    query_kernel[lambda tile: (triton.cdiv(tokens, tile["BM"]) * batch * num_heads,)](
-        x, grad, mixed, log_sums, *weights, given_mask, given_seed, queries, grad_queries, grad_mixes, deltas,
-        *x.stride(), *grad.stride(), *mask_strides, num_heads, tokens, scale, dropout, *sizes,
-    )  # fmt: skip
-    key_kernel[lambda tile: (triton.cdiv(tokens, tile["BN"]) * batch * num_heads,)](
-        x, queries, grad_queries, grad_mixes, log_sums, deltas, *weights[:2], given_mask, given_seed, grad_x,
-        *x.stride(), *mask_strides, num_heads, tokens, dropout, *sizes,
-    )  # fmt: skip
-    query_parts, value_parts = (
-        weight_gradient_parts(as_rows(left, num_heads), as_rows(right, num_heads), has_bias=False)
-        for left, right in ((x, grad_queries), (mixed, grad))
-    )
-    weight_kernel[(num_heads, 4, triton.cdiv(width, _WEIGHT_ROWS))](
-        query_parts, value_parts, *weights, *grad_weights, query_parts.shape[0], num_heads,
-        width, padded(width), _WEIGHT_ROWS,
-    )  # fmt: skip
+    with on_device_of(x):
+        query_kernel[lambda tile: (ceil_div(tokens, tile["BM"]) * batch * num_heads,)](
+            x, grad, mixed, log_sums, *weights, given_mask, given_seed, queries, grad_queries, grad_mixes, deltas,
+            *x.stride(), *grad.stride(), *mask_strides, num_heads, tokens, scale, dropout, *sizes,
+        )  # fmt: skip
+        key_kernel[lambda tile: (ceil_div(tokens, tile["BN"]) * batch * num_heads,)](
+            x, queries, grad_queries, grad_mixes, log_sums, deltas, *weights[:2], given_mask, given_seed, grad_x,
+            *x.stride(), *mask_strides, num_heads, tokens, dropout, *sizes,
+        )  # fmt: skip
+        query_parts, value_parts = (
+            weight_gradient_parts(as_rows(left, num_heads), as_rows(right, num_heads), has_bias=False)
+            for left, right in ((x, grad_queries), (mixed, grad))
+        )
+        weight_kernel[(num_heads, 4, ceil_div(width, _WEIGHT_ROWS))](
+            query_parts, value_parts, *weights, *grad_weights, query_parts.shape[0], num_heads,
+            width, padded(width), _WEIGHT_ROWS,
+        )  # fmt: skip
     return grad_x, *grad_weights  # pyright: ignore[reportReturnType]
 
 

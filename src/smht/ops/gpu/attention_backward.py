@@ -80,7 +80,7 @@ def query_kernel(
     inner = tl.arange(0, BK)
     x += batch * x_batch + head * K * x_column
     grad += batch * grad_batch + head * K * grad_column
-    mask += batch * mask_batch + head * mask_head
+    mask += batch * mask_batch + head.to(tl.int64) * mask_head
     start = batch * T * H * K + head * K
     line = head_of_batch.to(tl.int64) * T
     chosen_seed = tl.load(seed) if DROPOUT else 0
@@ -167,7 +167,7 @@ def key_kernel(
     columns = tile * BN + tl.arange(0, BN)
     inner = tl.arange(0, BK)
     x += batch * x_batch + head * K * x_column
-    mask += batch * mask_batch + head * mask_head
+    mask += batch * mask_batch + head.to(tl.int64) * mask_head
     start = batch * T * H * K + head * K
     line = head_of_batch.to(tl.int64) * T
     chosen_seed = tl.load(seed) if DROPOUT else 0

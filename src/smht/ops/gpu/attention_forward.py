@@ -113,7 +113,7 @@ def forward_kernel(
     rows = tile * BM + tl.arange(0, BM)
     inner = tl.arange(0, BK)
     x += batch * x_batch + head * K * x_column
-    mask += batch * mask_batch + head * mask_head
+    mask += batch * mask_batch + head.to(tl.int64) * mask_head
     chosen_seed = tl.load(seed) if DROPOUT else 0
 
     chunk = load_tile(x, rows, x_row, T, inner, x_column, K)

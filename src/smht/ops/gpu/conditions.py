@@ -4,7 +4,7 @@
 |---|---|
 | tensors on an NVIDIA GPU of compute capability 8.0 or above (or Triton's interpreter) | tensor cores with bfloat16 |
 | all of one dtype among float32, float16, bfloat16, or autocast to one | kernels mix none; float64 is the reference's |
-| feed-forward: K up to 256; attention: K up to 128 | a tile holds a head's whole width in registers |
+| feed-forward: K up to 256; attention: K up to 128; half of that in float32 | a tile holds a head's whole width |
 | attention: no gradient by the mask | it would take `[B, H, T, T]` of memory |
 | attention with dropout: T up to 65,536 | one 32-bit counter a weight |
 """
@@ -33,9 +33,9 @@ def feed_forward_obstacle(
     down_bias: Tensor | None,
 ) -> str | None:
     """Why the kernels cannot run `split_feed_forward` on these, or None."""
-    if up_weight.shape[1] > MAX_FEED_FORWARD_WIDTH:
-        return f"head width {up_weight.shape[1]} is above {MAX_FEED_FORWARD_WIDTH}"
-    return _common_obstacle(x, up_weight, down_weight, up_bias, down_bias)
+    return _common_obstacle(x, up_weight, down_weight, up_bias, down_bias) or _width_obstacle(
+        x, up_weight.shape[1], MAX_FEED_FORWARD_WIDTH
+    )
 
 
 def attention_obstacle(
@@ -50,15 +50,15 @@ def attention_obstacle(
     scale: float,
 ) -> str | None:
     """Why the kernels cannot run `split_attention` on these, or None."""
-    if q_weight.shape[1] > MAX_ATTENTION_WIDTH:
-        return f"head width {q_weight.shape[1]} is above {MAX_ATTENTION_WIDTH}"
     if mask is not None and mask.requires_grad:
         return "the mask takes a gradient"
     if mask is not None and mask.device != x.device:
         return f"the mask is on {mask.device}, x on {x.device}"
     if dropout and x.shape[1] > MAX_DROPOUT_TOKENS:
         return f"dropout over {x.shape[1]} tokens, more than {MAX_DROPOUT_TOKENS}"
-    return _common_obstacle(x, q_weight, k_weight, v_weight, o_weight)
+    return _common_obstacle(x, q_weight, k_weight, v_weight, o_weight) or _width_obstacle(
+        x, q_weight.shape[1], MAX_ATTENTION_WIDTH
+    )
 
 
 def _common_obstacle(*tensors: Tensor | None) -> str | None:
@@ -79,6 +79,13 @@ def _common_obstacle(*tensors: Tensor | None) -> str | None:
     if given[0].dtype not in DTYPES:
         return f"dtype {_name(given[0].dtype)}"
     return None
+
+
+def _width_obstacle(x: Tensor, head_dim: int, limit: int) -> str | None:
+    is_cast = torch.is_autocast_enabled(x.device.type)
+    if x.dtype == torch.float32 and not is_cast:
+        limit //= 2
+    return f"head width {head_dim} is above {limit}" if head_dim > limit else None
 
 
 def _name(dtype: torch.dtype) -> str:

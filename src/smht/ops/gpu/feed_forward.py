@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from smht.ops.gpu.feed_forward_kernels import forward_kernel, input_gradient_kernel, weight_gradient_kernel
 from smht.ops.gpu.partial_sums import sum_parts
-from smht.ops.gpu.tiles import as_rows, autocast, bucket, padded, precision, split_rows
+from smht.ops.gpu.tiles import as_rows, autocast, bucket, ceil_div, on_device_of, padded, precision, split_rows
 
 
 @torch.library.custom_op("smht_gpu::split_feed_forward", mutates_args=())
@@ -20,12 +19,13 @@ def _split_feed_forward(
     seen = as_rows(x, num_heads)
     rows = seen.shape[0]
     if rows:
-        forward_kernel[lambda tile: (num_heads * triton.cdiv(rows, tile["BM"]),)](
-            seen, up_weight.contiguous(), down_weight.contiguous(),
-            x if up_bias is None else up_bias.contiguous(), x if down_bias is None else down_bias.contiguous(), out,
-            *seen.stride(), rows, num_heads, bucket(rows), width, head_width, padded(width), activation,
-            up_bias is not None, down_bias is not None, precision(),
-        )  # fmt: skip
+        with on_device_of(x):
+            forward_kernel[lambda tile: (num_heads * ceil_div(rows, tile["BM"]),)](
+                seen, up_weight.contiguous(), down_weight.contiguous(),
+                x if up_bias is None else up_bias.contiguous(), x if down_bias is None else down_bias.contiguous(), out,
+                *seen.stride(), rows, num_heads, bucket(rows), width, head_width, padded(width), activation,
+                up_bias is not None, down_bias is not None, precision(),
+            )  # fmt: skip
     return out
 
 
@@ -54,26 +54,27 @@ def _split_feed_forward_backward(
     rows, device = seen.shape[0], x.device
     grad_x, *grads = _empty_gradients(x, up_weight, down_weight, up_bias, has_down_bias, needs_x, needs_weights)
     if not rows:
-        return grad_x, *(gradient.zero_() for gradient in grads)
+        return grad_x, *(gradient.zero_() for gradient in grads)  # pyright: ignore[reportReturnType]
     given = (
         seen, grad_seen, up_weight.contiguous(), down_weight.contiguous(),
         x if up_bias is None else up_bias.contiguous(),
     )  # fmt: skip
     strides = (*seen.stride(), *grad_seen.stride(), rows, num_heads)
     sizes = (bucket(rows), width, head_width, padded(width), activation, up_bias is not None)
-    if needs_x:
-        input_gradient_kernel[lambda tile: (num_heads * triton.cdiv(rows, tile["BM"]),)](
-            *given, grad_x, *strides, *sizes, precision()
-        )
-    if needs_weights:
-        parts, length = split_rows(rows, num_heads * triton.cdiv(head_width, 64), device)
-        line = sum(gradient.numel() for gradient in grads)
-        sums = torch.empty(parts, line, dtype=torch.float32, device=device)
-        weight_gradient_kernel[lambda tile: (num_heads * triton.cdiv(head_width, tile["BG"]), parts)](
-            *given, sums, *strides, length, line, *sizes, has_down_bias, precision()
-        )
-        sum_parts(sums, grads)
-    return grad_x, *grads
+    with on_device_of(x):
+        if needs_x:
+            input_gradient_kernel[lambda tile: (num_heads * ceil_div(rows, tile["BM"]),)](
+                *given, grad_x, *strides, *sizes, precision()
+            )
+        if needs_weights:
+            parts, length = split_rows(rows, num_heads * ceil_div(head_width, 64), device)
+            line = sum(gradient.numel() for gradient in grads)
+            sums = torch.empty(parts, line, dtype=torch.float32, device=device)
+            weight_gradient_kernel[lambda tile: (num_heads * ceil_div(head_width, tile["BG"]), parts)](
+                *given, sums, *strides, length, line, *sizes, has_down_bias, precision()
+            )
+            sum_parts(sums, grads)
+    return grad_x, *grads  # pyright: ignore[reportReturnType]
 
 
 def _empty_gradients(

@@ -16,7 +16,18 @@ import triton.language as tl
 from torch import Tensor
 
 from smht.ops.gpu.partial_sums import sum_parts
-from smht.ops.gpu.tiles import as_rows, autocast, bucket, load_tile, precision, split_rows, store_tile, tuned
+from smht.ops.gpu.tiles import (
+    as_rows,
+    autocast,
+    bucket,
+    ceil_div,
+    load_tile,
+    on_device_of,
+    precision,
+    split_rows,
+    store_tile,
+    tuned,
+)
 
 _tuned_product = tuned(
     ["BUCKET", "IN", "OUT"],
@@ -37,7 +48,7 @@ _tuned_gradient = tuned(
 
 @_tuned_product
 @triton.jit
-def _product_kernel(
+def product_kernel(
     x, weight, bias, out,
     x_row, x_head, x_column, weight_head, weight_row, weight_column,
     M, H, BUCKET,
@@ -64,7 +75,7 @@ def _product_kernel(
 
 @_tuned_gradient
 @triton.jit
-def _weight_gradient_kernel(
+def weight_gradient_kernel(
     x, grad, parts,
     x_row, x_head, x_column, grad_row, grad_head, grad_column,
     M, H, ROWS, WIDTH, BUCKET,
@@ -109,14 +120,14 @@ def weight_gradient_parts(x: Tensor, grad: Tensor, has_bias: bool) -> Tensor:
     """
     rows, num_heads, inner = x.shape
     columns = grad.shape[2]
-    parts, length = split_rows(rows, num_heads * triton.cdiv(inner, 64) * triton.cdiv(columns, 64), x.device)
+    parts, length = split_rows(rows, num_heads * ceil_div(inner, 64) * ceil_div(columns, 64), x.device)
     width = num_heads * inner * columns + (num_heads * columns if has_bias else 0)
     out = torch.empty(parts, width, dtype=torch.float32, device=x.device)
 
     def grid(tile: dict[str, int]) -> tuple[int, int, int]:
-        return num_heads * triton.cdiv(inner, tile["BI"]), triton.cdiv(columns, tile["BO"]), parts
+        return num_heads * ceil_div(inner, tile["BI"]), ceil_div(columns, tile["BO"]), parts
 
-    _weight_gradient_kernel[grid](
+    weight_gradient_kernel[grid](
         x, grad, out, *x.stride(), *grad.stride(), rows, num_heads, length, width, bucket(rows),
         inner, columns, has_bias, precision(),
     )  # fmt: skip
@@ -131,13 +142,14 @@ def _split_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = seen.shape[0]
 
     def grid(tile: dict[str, int]) -> tuple[int, int]:
-        return num_heads * triton.cdiv(rows, tile["BM"]), triton.cdiv(columns, tile["BO"])
+        return num_heads * ceil_div(rows, tile["BM"]), ceil_div(columns, tile["BO"])
 
     if out.numel():
-        _product_kernel[grid](
-            seen, weight, weight if bias is None else bias.contiguous(), out, *seen.stride(), *weight.stride(),
-            rows, num_heads, bucket(rows), inner, columns, bias is not None, precision(),
-        )  # fmt: skip
+        with on_device_of(x):
+            product_kernel[grid](
+                seen, weight, weight if bias is None else bias.contiguous(), out, *seen.stride(), *weight.stride(),
+                rows, num_heads, bucket(rows), inner, columns, bias is not None, precision(),
+            )  # fmt: skip
     return out
 
 
@@ -153,7 +165,8 @@ def _weight_gradient(x: Tensor, grad: Tensor, num_heads: int, has_bias: bool) ->
     bias = x.new_empty(grad.shape[-1] if has_bias else 0)
     if not seen.shape[0]:
         return weight.zero_(), bias.zero_()
-    sum_parts(weight_gradient_parts(seen, grad_seen, has_bias), [weight, bias])
+    with on_device_of(x):
+        sum_parts(weight_gradient_parts(seen, grad_seen, has_bias), [weight, bias])
     return weight, bias
 
 

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from smht.ops.gpu.tiles import ceil_div
+
 _BLOCK = 256
 
 
@@ -36,4 +38,5 @@ def sum_parts(parts: Tensor, outputs: Sequence[Tensor]) -> None:
     """
     outputs = [*outputs, *[outputs[0].new_empty(0)] * (4 - len(outputs))]
     ends = list(itertools.accumulate(output.numel() for output in outputs))
-    _sum_kernel[(triton.cdiv(ends[-1], _BLOCK),)](parts, *outputs, parts.shape[0], *ends, BLOCK=_BLOCK)
+    given = [parts, *outputs, parts.shape[0], *ends]
+    _sum_kernel[(ceil_div(ends[-1], _BLOCK),)](*given, BLOCK=_BLOCK)  # pyright: ignore[reportCallIssue]
