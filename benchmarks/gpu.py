@@ -39,10 +39,11 @@ ODD_SIZES = [(64, 197, 3), (20, 77, 2)]
 class Benchmark:
     """One run: its figures so far, and the time that is left."""
 
-    def __init__(self, minutes: float, is_smoke: bool) -> None:
+    def __init__(self, minutes: float, is_smoke: bool, output: Path | None) -> None:
         self.start = time.monotonic()
         self.seconds = minutes * 60
         self.is_smoke = is_smoke
+        self.output = output
         self.device = "cpu" if INTERPRETED else "cuda"
         self.figures: list[Figure] = []
         self.left_out: list[str] = []
@@ -60,12 +61,18 @@ class Benchmark:
         return False
 
     def add(self, name: str, value: float | None, unit: str = "", goal: str | None = None) -> None:
-        """Record a figure, and print it at once: a run that is killed has shown what it knew."""
+        """Record a figure and print it."""
         figure = Figure(name, value, unit, goal)
         self.figures.append(figure)
         verdict = {True: "holds", False: "FAILS", None: ""}[figure.holds]
         shown = "-" if value is None else f"{value:.4g}"
         print(f"{self.elapsed:6.0f} s  {name:<84} {shown:>10} {unit:<6} {goal or '':<6} {verdict}", flush=True)
+
+    def save(self) -> None:
+        """Write the figures so far: a run that is killed leaves them."""
+        if self.output:
+            rows = [{**asdict(figure), "holds": figure.holds} for figure in self.figures]
+            self.output.write_text(json.dumps(rows, indent=2) + "\n")
 
     def jobs(self) -> Iterator[tuple[str, cases.Shape, str]]:
         """Dtype, shape and op of every timing, the most telling first."""
@@ -216,6 +223,7 @@ def attempt(bench: Benchmark, what: str, seconds: float, work: Callable[[], None
     except Exception as error:
         print(f"{what}: {type(error).__name__}: {str(error)[-600:]}", flush=True)
         bench.add(f"ran: {what}", 0, goal=">= 1")
+    bench.save()
 
 
 def arguments() -> argparse.Namespace:
@@ -250,16 +258,13 @@ def main() -> None:
         return warm_one(*chosen.warm)
     if chosen.warm_variants:
         return warm_variants(chosen.warm_variants[0], int(chosen.warm_variants[1]))
-    bench = Benchmark(chosen.minutes, chosen.smoke)
+    bench = Benchmark(chosen.minutes, chosen.smoke, chosen.output)
     device = "Triton's interpreter" if INTERPRETED else torch.cuda.get_device_name()
     print(f"{device}, torch {torch.__version__}, Triton {triton.__version__}", flush=True)
     run_all(bench)
     failing = [figure.name for figure in bench.figures if figure.holds is False]
     print(f"{len(bench.figures)} figures, goals that fail: {len(failing)}", *failing, sep="\n  ")
     print(f"left out for want of time: {len(bench.left_out)}", *bench.left_out, sep="\n  ")
-    if chosen.output:
-        rows = [{**asdict(figure), "holds": figure.holds} for figure in bench.figures]
-        chosen.output.write_text(json.dumps(rows, indent=2) + "\n")
     return None
 
 

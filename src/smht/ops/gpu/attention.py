@@ -125,10 +125,9 @@ def _split_attention_backward(
             weight_gradient_parts(as_rows(left, num_heads), as_rows(right, num_heads), has_bias=False)
             for left, right in ((x, grad_queries), (mixed, grad))
         )
-        weight_kernel[(num_heads, 4, ceil_div(width, _WEIGHT_ROWS))](
-            query_parts, value_parts, *weights, *grad_weights, query_parts.shape[0], num_heads,
-            width, padded(width), _WEIGHT_ROWS,
-        )  # fmt: skip
+        given: list[Any] = [query_parts, value_parts, *weights, *grad_weights, query_parts.shape[0], num_heads]
+        given += [width, padded(width), _WEIGHT_ROWS]
+        weight_kernel[(num_heads, 4, ceil_div(width, _WEIGHT_ROWS))](*given)
     return grad_x, *grad_weights  # pyright: ignore[reportReturnType]
 
 

@@ -151,5 +151,6 @@ def weight_gradient_kernel(
     if HAS_UP_BIAS:
         tl.store(parts + head * G + columns, grad_up_bias, mask=columns < G)
         parts += H * G
-    if HAS_DOWN_BIAS:
-        tl.store(parts + head * K + inner, grad_down_bias, mask=(inner < K) & (tile == 0))
+    if HAS_DOWN_BIAS:  # noqa: SIM102 - one is decided when compiling, the other when running
+        if tile == 0:
+            tl.store(parts + head * K + inner, grad_down_bias, mask=inner < K)

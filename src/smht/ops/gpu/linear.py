@@ -102,9 +102,9 @@ def weight_gradient_kernel(
         if HAS_BIAS:
             bias_total += tl.sum(right.to(tl.float32), 0)
     store_tile(parts + head * IN * OUT, inner, OUT, IN, columns, 1, OUT, total)
-    if HAS_BIAS:
-        is_first = tl.program_id(0) % tiles == 0
-        tl.store(parts + H * IN * OUT + head * OUT + columns, bias_total, mask=(columns < OUT) & is_first)
+    if HAS_BIAS:  # noqa: SIM102 - one is decided when compiling, the other when running
+        if tl.program_id(0) % tiles == 0:
+            tl.store(parts + H * IN * OUT + head * OUT + columns, bias_total, mask=columns < OUT)
 
 
 def weight_gradient_parts(x: Tensor, grad: Tensor, has_bias: bool) -> Tensor:

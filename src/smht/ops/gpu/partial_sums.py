@@ -5,6 +5,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -38,5 +39,5 @@ def sum_parts(parts: Tensor, outputs: Sequence[Tensor]) -> None:
     """
     outputs = [*outputs, *[outputs[0].new_empty(0)] * (4 - len(outputs))]
     ends = list(itertools.accumulate(output.numel() for output in outputs))
-    given = [parts, *outputs, parts.shape[0], *ends]
-    _sum_kernel[(ceil_div(ends[-1], _BLOCK),)](*given, BLOCK=_BLOCK)  # pyright: ignore[reportCallIssue]
+    given: list[Any] = [parts, *outputs, parts.shape[0], *ends, _BLOCK]
+    _sum_kernel[(ceil_div(ends[-1], _BLOCK),)](*given)
