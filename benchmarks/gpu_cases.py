@@ -1,0 +1,180 @@
+"""What `gpu.py` checks and times: each op by our kernels, by the reference, and as a dense layer."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from smht.ops import gpu, reference
+from smht.ops.gpu import tiles
+
+DTYPES: dict[str, tuple[torch.dtype, str]] = {
+    "bf16": (torch.bfloat16, "ieee"),
+    "fp32": (torch.float32, "ieee"),
+    "fp32x3": (torch.float32, "tf32x3"),
+    "fp16": (torch.float16, "ieee"),
+}
+"""Dtype and how exact float32 products are multiplied, by name; the most telling ones first."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A block on a batch: B sequences of T tokens, width D, H heads, feed-forward width F."""
+
+    batch: int
+    tokens: int
+    width: int
+    heads: int
+    inner: int
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"B={self.batch} T={self.tokens} D={self.width} H={self.heads} K={self.width // self.heads}"
+
+
+ISSUE_SHAPES = [Shape(4, 512, 768, 12, 3072), Shape(8, 256, 256, 8, 1024)]
+MORE_SHAPES = [Shape(8, 2048, 768, 12, 3072), Shape(4, 1024, 1152, 16, 4608), Shape(8, 1024, 2048, 16, 8192)]
+SMOKE_SHAPES = [Shape(2, 20, 12, 2, 24)]
+OPS = ("linear", "feed_forward", "attention", "block")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to compute an op: a function of tensors, and the tensors."""
+
+    function: Callable[..., Tensor]
+    tensors: list[Tensor]
+
+    def leaves(self, dtype: torch.dtype) -> list[Tensor]:
+        """The tensors in this dtype, each asking for a gradient."""
+        return [tensor.to(dtype).requires_grad_() for tensor in self.tensors]
+
+
+def use_precision(dtype_name: str) -> torch.dtype:
+    """Set how float32 products are multiplied; returns the dtype."""
+    dtype, tiles.exact_float32 = DTYPES[dtype_name]
+    return dtype
+
+
+def split_contestant(op: str, backend: ModuleType, shape: Shape, device: str) -> Contestant:
+    """The op by a backend: `smht.ops.gpu` or `smht.ops.reference`."""
+    return Contestant(_split_functions(backend)[op], split_tensors(op, shape, device))
+
+
+def dense_contestant(op: str, shape: Shape, device: str) -> Contestant:
+    """The dense layer that the op stands for, by cuBLAS and PyTorch's attention."""
+    return Contestant(_dense_functions(shape.heads)[op], _dense_tensors(op, shape, device))
+
+
+def split_tensors(op: str, shape: Shape, device: str) -> list[Tensor]:
+    """`x` and the weights of the op, float32."""
+    torch.manual_seed(0)
+    heads, head_dim, head_width = shape.heads, shape.width // shape.heads, shape.inner // shape.heads
+    x = torch.randn(shape.batch, shape.tokens, shape.width, device=device)
+    square = [_weight(heads, head_dim, head_dim, device=device) for _ in range(4)]
+    pair = [_weight(heads, head_dim, head_width, device=device), _weight(heads, head_width, head_dim, device=device)]
+    return [x, *{"linear": square[:1], "feed_forward": pair, "attention": square, "block": [*square, *pair]}[op]]
+
+
+def _dense_tensors(op: str, shape: Shape, device: str) -> list[Tensor]:
+    torch.manual_seed(0)
+    width, inner = shape.width, shape.inner
+    x = torch.randn(shape.batch, shape.tokens, width, device=device)
+    square = _weight(width, width, device=device)
+    attention = [_weight(3 * width, width, device=device), square]
+    pair = [_weight(inner, width, device=device), _weight(width, inner, device=device)]
+    return [x, *{"linear": [square], "feed_forward": pair, "attention": attention, "block": [*attention, *pair]}[op]]
+
+
+def _weight(*shape: int, device: str) -> Tensor:
+    return torch.randn(*shape, device=device) / math.sqrt(shape[-2])
+
+
+def _norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def _split_functions(backend: ModuleType) -> dict[str, Callable[..., Tensor]]:
+    def linear(x: Tensor, weight: Tensor) -> Tensor:
+        return backend.split_linear(x, weight, None)
+
+    def feed_forward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return backend.split_feed_forward(x, up, down, "gelu", None, None)
+
+    def attention(x: Tensor, *weights: Tensor) -> Tensor:
+        return backend.split_attention(x, *weights, True, None, 0.0, weights[0].shape[1] ** -0.5)
+
+    def block(x: Tensor, *weights: Tensor) -> Tensor:
+        x = x + attention(_norm(x), *weights[:4])
+        return x + feed_forward(_norm(x), *weights[4:])
+
+    return {"linear": linear, "feed_forward": feed_forward, "attention": attention, "block": block}
+
+
+def _dense_functions(heads: int) -> dict[str, Callable[..., Tensor]]:
+    def feed_forward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return F.linear(F.gelu(F.linear(x, up)), down)
+
+    def attention(x: Tensor, projection: Tensor, output: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        parts = F.linear(x, projection).view(batch, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        return F.linear(mixed.transpose(1, 2).reshape(x.shape), output)
+
+    def block(x: Tensor, *weights: Tensor) -> Tensor:
+        x = x + attention(_norm(x), *weights[:2])
+        return x + feed_forward(_norm(x), *weights[2:])
+
+    return {"linear": F.linear, "feed_forward": feed_forward, "attention": attention, "block": block}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An op with options, by the kernels and by the reference, on the same tensors."""
+
+    name: str
+    ours: Contestant
+    theirs: Contestant
+
+
+def variants(device: str, head_dim: int, tokens: int, heads: int) -> list[Variant]:
+    """Options and odd sizes that the timed shapes have not."""
+    torch.manual_seed(0)
+    width = heads * head_dim
+    shape = Shape(2, tokens, width, heads, heads * (2 * head_dim + 3))
+    up_bias, down_bias = torch.randn(shape.inner, device=device), torch.randn(width, device=device)
+    visible = torch.rand(2, 1, tokens, tokens, device=device) < 0.7
+    visible |= torch.eye(tokens, device=device, dtype=torch.bool)
+    # Eighths: the same in every dtype.
+    added = torch.randint(-16, 17, (1, heads, tokens, tokens), device=device) / 8
+
+    def variant(name: str, op: str, more: list[Tensor], call: Callable[..., Tensor]) -> Variant:
+        tensors = [*split_tensors(op, shape, device), *more]
+        sides = [Contestant(lambda *given, side=side: call(side, *given), tensors) for side in (gpu, reference)]
+        return Variant(f"{name}, K={head_dim} T={tokens}", *sides)
+
+    def activated(activation: str) -> Callable[..., Tensor]:
+        return lambda side, x, up, down, *biases: side.split_feed_forward(x, up, down, activation, *biases)
+
+    def masked(mask: Tensor | None) -> Callable[..., Tensor]:
+        def call(side: ModuleType, x: Tensor, *weights: Tensor) -> Tensor:
+            cast = mask if mask is None or mask.dtype == torch.bool else mask.to(x.dtype)
+            return side.split_attention(x, *weights, False, cast, 0.0, head_dim**-0.5)
+
+        return call
+
+    # One head width is enough for what works element by element.
+    activations = ("gelu", "gelu_tanh", "relu", "relu_squared", "silu") if head_dim < 32 else ("gelu",)
+    biases = [up_bias, down_bias]
+    return [
+        variant("linear with bias", "linear", [down_bias], lambda side, *given: side.split_linear(*given)),
+        *(variant(f"feed_forward {name}", "feed_forward", biases, activated(name)) for name in activations),
+        variant("attention", "attention", [], masked(None)),
+        variant("attention, boolean mask", "attention", [], masked(visible)),
+        variant("attention, added mask", "attention", [], masked(added)),
+    ]
