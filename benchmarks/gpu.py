@@ -23,7 +23,7 @@ from pathlib import Path
 import gpu_cases as cases
 import gpu_measure as measure
 import torch
-import triton
+import triton  # pyright: ignore[reportMissingImports]
 from reporting import Figure
 
 from smht.ops import gpu, reference

@@ -1,7 +1,7 @@
 """The split ops in Triton, for NVIDIA GPUs: the functions of `smht.ops.reference` under the same names.
 
-Importing this needs Triton. What the kernels do not take, `conditions` says. They are not in the backend table yet: they
-were checked in Triton's interpreter and compiled for GPUs, and have to run on one first (`benchmarks/gpu.sh`).
+Importing this needs Triton. What the kernels do not take, `conditions` says. They are not in the backend table yet:
+they were checked in Triton's interpreter and compiled for GPUs, and have to run on one first (`benchmarks/gpu.sh`).
 """
 
 from smht.ops.gpu.attention import split_attention
