@@ -45,7 +45,7 @@ def cpu_kernels() -> Iterator[None]:
 
     chosen, row = backend._chosen, backend.BACKENDS["reference"]
     backend.set_backend("cpu")
-    backend.BACKENDS["reference"] = replace(row, **dict.fromkeys(backend.OPS, refuse))
+    backend.BACKENDS["reference"] = replace(row, functions=dict.fromkeys(backend.OPS, refuse))
     yield
     backend._chosen, backend.BACKENDS["reference"] = chosen, row
 

@@ -26,7 +26,7 @@ def add_row(monkeypatch: pytest.MonkeyPatch, name: str, called: list[str] | None
     def recorder(op: str):
         return lambda *_: (called if called is not None else []).append(op) or torch.ones(1)
 
-    row = replace(backend.BACKENDS["reference"], name=name, **{op: recorder(op) for op in backend.OPS})
+    row = replace(backend.BACKENDS["reference"], name=name, functions={op: recorder(op) for op in backend.OPS})
     monkeypatch.setitem(backend.BACKENDS, name, replace(row, **fields))
 
 
@@ -136,3 +136,20 @@ import smht, smht.ops
 assert "torch.utils.cpp_extension" not in sys.modules and "smht.ops.operators" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_op_that_a_backend_does_not_have_goes_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    called: list[str] = []
+    add_row(monkeypatch, "partial", called)
+    row = backend.BACKENDS["partial"]
+    monkeypatch.setitem(
+        backend.BACKENDS, "partial", replace(row, functions={"split_linear": row.functions["split_linear"]})
+    )
+    ops.set_backend("partial")
+    call_every_op()
+    assert called == ["split_linear"]
+    choices = {choice.op: choice for choice in ops.explain()}
+    assert choices["split_linear"].backend == "partial"
+    assert choices["split_attention"].backend == "reference"
+    assert choices["split_attention"].why_not["partial"] == "it has no kernel for this op"

@@ -136,7 +136,7 @@ def test_without_a_compiler_the_reference_runs_and_a_forced_backend_is_refused(
     monkeypatch.setattr(backend, "_chosen", "auto")
     x, weight = torch.randn(300, 128), torch.randn(2, 64, 64)  # enough for a kernel to be worthwhile
     result = ops.split_linear(x, weight)
-    assert torch.equal(result, backend.BACKENDS["reference"].split_linear(x, weight, None))
+    assert torch.equal(result, backend.BACKENDS["reference"].functions["split_linear"](x, weight, None))
     for choice in ops.explain():
         assert choice.backend == "reference" and "/nowhere/c++" in choice.why_not["cpu"]
     with refused("the backend 'cpu' cannot run here", "/nowhere/c++"):

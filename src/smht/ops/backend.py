@@ -8,6 +8,7 @@ which backend each op runs on and what its calls must fulfil.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,42 +24,38 @@ OPS = ("split_linear", "split_feed_forward", "split_attention")
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of every op, with the signatures of `smht.ops.reference`.
+    """One implementation of some or all ops, with the signatures of `smht.ops.reference`.
 
     Attributes:
         name: its name in `BACKENDS`.
-        split_linear: like the other ops, called only where the conditions hold.
-        split_feed_forward: as above.
-        split_attention: as above.
+        functions: by op, called only where the conditions hold.
         why_unavailable: what keeps it from running on this machine, or None. Builds what has to be built.
         conditions: what calls must fulfil, by op.
         worthwhile: what calls must fulfil besides under `auto`, by op: elsewhere the reference is as fast.
     """
 
     name: str
-    split_linear: Callable[..., Tensor]
-    split_feed_forward: Callable[..., Tensor]
-    split_attention: Callable[..., Tensor]
+    functions: dict[str, Callable[..., Tensor]]
     why_unavailable: Callable[[], str | None]
     conditions: dict[str, tuple[Condition, ...]]
     worthwhile: dict[str, tuple[Condition, ...]]
 
 
+def _functions_of(module: ModuleType) -> dict[str, Callable[..., Tensor]]:
+    return {op: getattr(module, op) for op in OPS if hasattr(module, op)}
+
+
 BACKENDS: dict[str, Backend] = {
     "reference": Backend(
         name="reference",
-        split_linear=reference.split_linear,
-        split_feed_forward=reference.split_feed_forward,
-        split_attention=reference.split_attention,
+        functions=_functions_of(reference),
         why_unavailable=lambda: None,
         conditions={},
         worthwhile={},
     ),
     "cpu": Backend(
         name="cpu",
-        split_linear=cpu_backend.split_linear,
-        split_feed_forward=cpu_backend.split_feed_forward,
-        split_attention=cpu_backend.split_attention,
+        functions=_functions_of(cpu_backend),
         why_unavailable=cpu_backend.why_unavailable,
         conditions=cpu_backend.CONDITIONS,
         worthwhile=cpu_backend.WORTHWHILE,
@@ -99,8 +96,8 @@ def run(op: str, *arguments: Any) -> Tensor:
     chosen = _chosen if _chosen is not None else _choose()
     for backend in list(BACKENDS.values())[1:] if chosen == AUTO else [BACKENDS[chosen]]:
         if _takes(backend, call, chosen):
-            return getattr(backend, op)(*arguments)
-    return getattr(BACKENDS["reference"], op)(*arguments)
+            return backend.functions[op](*arguments)
+    return BACKENDS["reference"].functions[op](*arguments)
 
 
 @torch.compiler.assume_constant_result
@@ -109,6 +106,8 @@ def _choose() -> str:
 
 
 def _takes(backend: Backend, call: Call, chosen: str) -> bool:
+    if call.op not in backend.functions:
+        return False
     rules = backend.conditions.get(call.op, ())
     if chosen == AUTO:
         # First, because small calls notice how long they are looked at.
@@ -153,11 +152,11 @@ def explain() -> list[OpChoice]:
     Builds the backends that have to be built.
     """
     chosen = get_backend()
-    reasons = {name: _why_not(name, chosen) for name in BACKENDS}
-    running = [name for name in BACKENDS if reasons[name] is None][-1]
-    backend = BACKENDS[running]
     choices = []
     for op in OPS:
+        reasons = {name: _why_not(name, op, chosen) for name in BACKENDS}
+        running = next((name for name in reversed(BACKENDS) if reasons[name] is None), "reference")
+        backend = BACKENDS[running]
         rules = backend.conditions.get(op, ()) + (backend.worthwhile.get(op, ()) if chosen == AUTO else ())
         why_not = {
             name: reason or f"{running!r} goes first where its conditions hold"
@@ -168,7 +167,9 @@ def explain() -> list[OpChoice]:
     return choices
 
 
-def _why_not(name: str, chosen: str) -> str | None:
+def _why_not(name: str, op: str, chosen: str) -> str | None:
+    if op not in BACKENDS[name].functions:
+        return "it has no kernel for this op"
     if chosen not in (AUTO, name):
         return f"{chosen!r} was chosen by set_backend or SMHT_BACKEND"
     return BACKENDS[name].why_unavailable()
