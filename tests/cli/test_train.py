@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from helpers.command_line import FOUR_STEPS, TINY, Result, contents, smht, succeed
 from smht.tasks import language_modelling
@@ -64,6 +65,12 @@ def test_the_run_folder_is_whole(run: Path) -> None:
     assert record["status"] == "finished"
     assert record["asked"]["texts"] == ["text.txt"]
     assert set(record["results"]) == RESULTS
+
+
+def test_the_tokenizer_knows_the_context(run: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    assert tokenizer.model_max_length == record_of(run)["settings"]["context"]
+    assert len(tokenizer("a" * 100, truncation=True).input_ids) == tokenizer.model_max_length
 
 
 def test_json(train: Train) -> None:

@@ -96,6 +96,7 @@ def prepare(request: TrainRequest) -> Prepared:
         config, model = _fit_to_data(config, tokenizer, data), None
         if config.is_encoder_decoder:
             tokenizer.padding_side = "right"  # collators pad targets on the same side as sources
+    tokenizer.model_max_length = config.max_position_embeddings  # what transformers' pipelines cut texts at
     settings = _settings(request, config, device, task, data)
     refuse_if_too_large(config, settings.batch_size, settings.context, device)
     if model is None:
