@@ -5,6 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from helpers.tensors import embed_blocks
 
@@ -60,3 +61,26 @@ def dense_attention(
         need_weights=True,
     )
     return output.transpose(0, 1)
+
+
+def dense_rotary_attention(
+    x: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    v_weight: Tensor,
+    o_weight: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """PyTorch's attention between queries and keys that transformers' Llama has turned, on the blocks in dense matrices."""
+    query, key, value = (
+        dense_linear(x, weight).unflatten(-1, weight.shape[::2]).transpose(1, 2)
+        for weight in (q_weight, k_weight, v_weight)
+    )
+    query, key = apply_rotary_pos_emb(query, key, *(torch.cat([half, half], -1) for half in (cosines, sines)))
+    mixed = F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal, scale=scale)
+    return dense_linear(mixed.transpose(1, 2).flatten(2), o_weight)

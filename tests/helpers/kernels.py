@@ -1,5 +1,6 @@
 """What tests of kernels share: exact results, and the errors that PyTorch's own ops make."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,6 +49,12 @@ def cpu_kernels() -> Iterator[None]:
     backend.BACKENDS["reference"] = replace(row, functions=dict.fromkeys(backend.OPS, refuse))
     yield
     backend._chosen, backend.BACKENDS["reference"] = chosen, row
+
+
+def random_rotation(batch: int, tokens: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[B, T, K/2]` of angles all around the circle."""
+    angles = torch.rand(batch, tokens, width // 2, dtype=torch.float64) * 2 * math.pi
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def attention_inputs(batch: int, tokens: int, heads: int, width: int, dtype: torch.dtype) -> list[Tensor]:

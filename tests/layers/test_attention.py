@@ -9,6 +9,7 @@ from helpers.tensors import assert_all_close, embed_blocks, permutation_matrix
 from smht.errors import UsageError
 from smht.layers import ChannelShuffle, MultiHeadAttention, SplitLinear
 from smht.layers.attention_functions import eager_attention
+from smht.layers.position import RotaryPositions
 
 HIDDEN, HEADS, HEAD_DIM = 12, 3, 4
 SPLITS = list(itertools.product([True, False], repeat=2))
@@ -136,6 +137,11 @@ def test_the_fused_op_computes_what_the_projections_compute(dtype: torch.dtype, 
     layer, x = make(is_causal=is_causal, power=power).to(dtype), X.to(dtype)
     assert_fused_equals_composed(layer, layer, x)
     assert_fused_equals_composed(layer, lambda given: layer(given, mask=MASK), x)
+    # One position for all rows, and one a row, as padding on the left gives them.
+    for positions in (torch.arange(5)[None], torch.tensor([[0, 0, 0, 1, 2], [3, 9, 2, 0, 1]])):
+        rotation = RotaryPositions(10, HEAD_DIM).to(dtype).rotation(positions)
+        assert_fused_equals_composed(layer, lambda given, turn=rotation: layer(given, rotation=turn), x)
+        assert_fused_equals_composed(layer, lambda given, turn=rotation: layer(given, mask=MASK, rotation=turn), x)
 
 
 def test_the_attention_function_sees_heads_and_settings() -> None:

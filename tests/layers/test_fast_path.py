@@ -13,6 +13,7 @@ from smht import ops
 from smht.layers import Block, SplitLinear
 from smht.layers.attention_functions import eager_attention
 from smht.layers.fast_path import fused_attention_weights, fused_feed_forward_weights, is_fusable
+from smht.layers.position import RotaryPositions
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -58,14 +59,28 @@ def test_what_a_block_is_made_of_decides(fused_calls: list[str], options: dict, 
     assert fused_calls == expected
 
 
+@pytest.mark.parametrize("mask", [None, torch.eye(5, dtype=torch.bool)], ids=["causal", "mask"])
+def test_a_rotation_is_for_the_fused_op(fused_calls: list[str], mask: torch.Tensor | None) -> None:
+    make()(X, mask=mask, rotation=RotaryPositions(5, 4).rotation(torch.arange(5)[None]))
+    assert fused_calls == ["split_attention", "split_feed_forward"]
+
+
 def test_attention_weights_and_caches_need_the_composed_path(fused_calls: list[str]) -> None:
     class Cache:
         def update(self, key_states, value_states, layer_idx):
             return key_states, value_states
 
+    class MemoryCache:
+        def load(self, layer_idx):
+            return None
+
+        def save(self, key_states, value_states, layer_idx):
+            pass
+
     attention = make().self_attn
     attention(X, attention_function=eager_attention)
     attention(X, cache=Cache())
+    attention(X, memory_cache=MemoryCache())
     attention(X, X)
     attention(X, X, X)
     assert fused_calls == []

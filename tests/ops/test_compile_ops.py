@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.kernels import random_rotation
 from helpers.tensors import assert_all_close, value_and_gradients
 from smht.ops import permute_channels, split_attention, split_feed_forward, split_linear
 
@@ -16,6 +17,7 @@ HEADS, HEAD_DIM, HEAD_WIDTH = 2, 3, 5
 HIDDEN = HEADS * HEAD_DIM
 ORDER = torch.tensor([3, 0, 5, 1, 4, 2])
 SQUARE = (HEADS, HEAD_DIM, HEAD_DIM)
+ROTATION = random_rotation(2, 4, 2, torch.float64)
 
 OPS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
     "split_linear": (split_linear, [(HEADS, HEAD_DIM, HEAD_WIDTH), (HEADS * HEAD_WIDTH,)]),
@@ -25,6 +27,10 @@ OPS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
     "masked split_attention": (
         lambda *given: split_attention(*given[:5], mask=given[5]),
         [*[SQUARE] * 4, (1, 1, 4, 4)],
+    ),
+    "rotated split_attention": (
+        lambda *given: split_attention(*given, is_causal=True, rotation=ROTATION),
+        [(HIDDEN // 2, 2, 2)] * 4,
     ),
     "permute_channels": (lambda x: permute_channels(x, ORDER, torch.argsort(ORDER)), []),
 }

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.kernels import assert_rounds_like, attention_inputs, cpu_kernels
+from helpers.kernels import assert_rounds_like, attention_inputs, cpu_kernels, random_rotation
 from helpers.tensors import value_and_gradients
 from smht import ops
 from smht.ops import reference
@@ -26,13 +26,17 @@ def chosen_backend() -> Iterator[None]:
 
 
 def plain_attention(
-    *tensors: Tensor, is_causal: bool = False, mask: Tensor | None = None, scale: float = 0.3
+    *tensors: Tensor,
+    is_causal: bool = False,
+    mask: Tensor | None = None,
+    scale: float = 0.3,
+    rotation: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """The reference, with the mask in the form that the contract hands on."""
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())]
         mask = mask if mask.dtype == torch.bool else mask.to(tensors[0].dtype)
-    return reference.split_attention(*tensors, is_causal, mask, 0.0, scale)
+    return reference.split_attention(*tensors, is_causal, mask, 0.0, scale, *(rotation or ()))
 
 
 @settings(max_examples=40, derandomize=True)
@@ -104,13 +108,25 @@ def test_linear(tokens: int, heads: int, block: tuple[int, int], bias: bool, dty
     assert_rounds_like(ops.split_linear, plain, *tensors)
 
 
+MASKINGS = st.sampled_from(["none", "causal", "boolean", "padding", "float", "bfloat16"])
+
+
+def random_mask(masking: str, batch: int, tokens: int, heads: int) -> Tensor | None:
+    return {
+        "boolean": lambda: (torch.rand(batch, 1, tokens, tokens) < 0.5) | torch.eye(tokens, dtype=torch.bool),
+        "padding": lambda: torch.arange(tokens) >= torch.randint(tokens, (batch, 1, 1, 1)),
+        "float": lambda: torch.randn(heads, 1, tokens),
+        "bfloat16": lambda: torch.randn(tokens, tokens).bfloat16(),
+    }.get(masking, lambda: None)()
+
+
 @settings(max_examples=60, derandomize=True)
 @given(
     batch=st.integers(1, 3),
     tokens=st.integers(1, 70),
     heads=st.integers(1, 6),
     width=st.integers(1, 40),
-    masking=st.sampled_from(["none", "causal", "boolean", "padding", "float", "bfloat16"]),
+    masking=MASKINGS,
     dtype=DTYPES,
     seed=SEEDS,
 )
@@ -118,14 +134,54 @@ def test_attention(
     batch: int, tokens: int, heads: int, width: int, masking: str, dtype: torch.dtype, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    mask = {
-        "boolean": lambda: (torch.rand(batch, 1, tokens, tokens) < 0.5) | torch.eye(tokens, dtype=torch.bool),
-        "padding": lambda: torch.arange(tokens) >= torch.randint(tokens, (batch, 1, 1, 1)),
-        "float": lambda: torch.randn(heads, 1, tokens),
-        "bfloat16": lambda: torch.randn(tokens, tokens).bfloat16(),
-    }.get(masking, lambda: None)()
-    options = {"is_causal": masking == "causal", "mask": mask, "scale": 0.3}
+    options = {"is_causal": masking == "causal", "mask": random_mask(masking, batch, tokens, heads), "scale": 0.3}
     tensors = attention_inputs(batch, tokens, heads, width, dtype)
+    assert_rounds_like(partial(ops.split_attention, **options), partial(plain_attention, **options), *tensors)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(
+    batch=st.integers(1, 3),
+    tokens=st.integers(1, 70),
+    heads=st.integers(1, 6),
+    half=st.integers(1, 36),
+    masking=MASKINGS,
+    one_for_all=st.booleans(),
+    dtype=DTYPES,
+    rotation_dtype=DTYPES,
+    seed=SEEDS,
+)
+def test_rotated_attention(
+    batch: int,
+    tokens: int,
+    heads: int,
+    half: int,
+    masking: str,
+    one_for_all: bool,
+    dtype: torch.dtype,
+    rotation_dtype: torch.dtype,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    options = {
+        "is_causal": masking == "causal",
+        "mask": random_mask(masking, batch, tokens, heads),
+        "scale": 0.3,
+        "rotation": random_rotation(1 if one_for_all else batch, tokens, 2 * half, rotation_dtype),
+    }
+    tensors = attention_inputs(batch, tokens, heads, 2 * half, dtype)
+    assert_rounds_like(partial(ops.split_attention, **options), partial(plain_attention, **options), *tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 300, 2, 64), (1, 257, 3, 34), (1, 129, 1, 130), (3, 200, 4, 2)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_rotated_attention_of_many_tiles(shape: tuple[int, int, int, int], is_causal: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    batch, tokens, _, width = shape
+    rotation = random_rotation(batch, tokens, width, torch.float32)
+    options = {"is_causal": is_causal, "scale": width**-0.5, "rotation": rotation}
+    tensors = attention_inputs(*shape, dtype)
     assert_rounds_like(partial(ops.split_attention, **options), partial(plain_attention, **options), *tensors)
 
 
@@ -172,14 +228,16 @@ def test_a_query_that_may_see_nothing_gets_what_the_reference_gives(additive: bo
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-4)
 
 
-def test_tokens_of_another_row_or_head_never_leak() -> None:
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_tokens_of_another_row_or_head_never_leak(is_rotated: bool) -> None:
     torch.manual_seed(0)
     x, *weights = attention_inputs(2, 60, 3, 16, torch.float32)
-    whole = ops.split_attention(x, *weights, is_causal=True)
+    rotation = random_rotation(2, 60, 16, torch.float32) if is_rotated else None
+    whole = ops.split_attention(x, *weights, is_causal=True, rotation=rotation)
     x[1] = torch.nan
     x[0, :, 16:32] = torch.nan
     x[0, 50:] = torch.nan
-    changed = ops.split_attention(x, *weights, is_causal=True)
+    changed = ops.split_attention(x, *weights, is_causal=True, rotation=rotation)
     for head in (0, 2):
         chunk = slice(16 * head, 16 * head + 16)
         # The keys after a query still stand beside it in a tile, times weights of zero.
@@ -217,14 +275,33 @@ def test_layouts_do_not_change_results(function: str, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layouts_of_a_rotation_do_not_change_results(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    tensors = attention_inputs(3, 50, 3, 20, dtype)
+    one = random_rotation(1, 50, 20, dtype)
+    expected = value_and_gradients(partial(ops.split_attention, rotation=one), *tensors)
+    for view in (
+        lambda half: half.expand(3, -1, -1),
+        lambda half: half.repeat(3, 1, 1),
+        lambda half: half.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda half: torch.cat([half, half], dim=-1)[..., :10],
+    ):
+        rotation = tuple(map(view, one))
+        ours = value_and_gradients(partial(ops.split_attention, rotation=rotation), *tensors)
+        assert all(map(torch.equal, ours, expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x, *weights = attention_inputs(5, 220, 3, 24, dtype)
     up = torch.randn(3, 24, 50).to(dtype)
+    rotation = random_rotation(5, 220, 24, dtype)
 
     def everything(x: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, up: Tensor) -> Tensor:
         torch.manual_seed(1)
         x = ops.split_attention(x, q, k, v, o, is_causal=True, dropout=0.2)
+        x = ops.split_attention(x, q, k, v, o, is_causal=True, dropout=0.2, rotation=rotation)
         return ops.split_linear(ops.split_feed_forward(x, up, up.transpose(1, 2)), q)
 
     before = torch.get_num_threads()
@@ -241,13 +318,15 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize(("batch", "tokens"), [(0, 3), (2, 0)])
 def test_nothing_in_gives_nothing_out_and_zero_gradients(batch: int, tokens: int) -> None:
-    x, *weights = attention_inputs(batch, tokens, 2, 3, torch.float32)
+    x, *weights = attention_inputs(batch, tokens, 2, 4, torch.float32)
+    rotation = random_rotation(1, tokens, 4, torch.float32)
     calls: list[tuple[Callable[..., Tensor], list[Tensor]]] = [
         (ops.split_attention, [x, *weights]),
+        (partial(ops.split_attention, rotation=rotation), [x, *weights]),
         (ops.split_feed_forward, [x, *weights[:2]]),
-        (ops.split_linear, [x, weights[0], torch.zeros(6)]),
+        (ops.split_linear, [x, weights[0], torch.zeros(8)]),
     ]
     for function, tensors in calls:
         output, *gradients = value_and_gradients(function, *tensors)
-        assert output.shape == (batch, tokens, 6)
+        assert output.shape == (batch, tokens, 8)
         assert all((gradient == 0).all() for gradient in gradients)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.errors import refused
-from helpers.kernels import attention_inputs, cpu_kernels
+from helpers.kernels import attention_inputs, cpu_kernels, random_rotation
 from helpers.tensors import assert_all_close, value_and_gradients
 from smht import ops
 from smht.ops import reference
@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     ),
     "attention": lambda x, q, k, v, o: ops.split_attention(x, q, k, v, o, is_causal=True),
     "masked attention": lambda x, q, k, v, o: ops.split_attention(x, q, k, v, o, mask=mask_of(x)),
+    "rotated attention": lambda x, q, k, v, o: ops.split_attention(x, q, k, v, o, is_causal=True, rotation=ROTATION),
 }
 PLAIN: dict[str, Callable[..., Tensor]] = {
     "linear": lambda x, q, k, v, o: reference.split_linear(x, q, k.sum(dim=2).flatten()) + unused(v, o),
@@ -47,7 +48,11 @@ PLAIN: dict[str, Callable[..., Tensor]] = {
     "masked attention": lambda x, q, k, v, o: reference.split_attention(
         x, q, k, v, o, False, mask_of(x), 0.0, q.shape[2] ** -0.5
     ),
+    "rotated attention": lambda x, q, k, v, o: reference.split_attention(
+        x, q, k, v, o, True, None, 0.0, q.shape[2] ** -0.5, *(half.to(x.device) for half in ROTATION)
+    ),
 }
+ROTATION = random_rotation(2, 7, 6, torch.float32)
 
 
 def mask_of(x: Tensor) -> Tensor:
@@ -56,13 +61,13 @@ def mask_of(x: Tensor) -> Tensor:
 
 def small_inputs(dtype: torch.dtype = torch.float32) -> list[Tensor]:
     torch.manual_seed(0)
-    return attention_inputs(2, 7, 3, 5, dtype)
+    return attention_inputs(2, 7, 3, 6, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck(dtype: torch.dtype) -> None:
     x, q, k, v, o = (tensor.requires_grad_() for tensor in small_inputs(dtype))
-    bias, seed = torch.randn(15).to(dtype).requires_grad_(), torch.tensor([5])
+    bias, seed = torch.randn(18).to(dtype).requires_grad_(), torch.tensor([5])
     mask = torch.randn(2, 1, 1, 7)
     calls = torch.ops.smht
     for overload, arguments in [
@@ -70,16 +75,19 @@ def test_opcheck(dtype: torch.dtype) -> None:
         (calls.split_linear.default, (x, q, None)),
         (calls.split_feed_forward.default, (x, q, k, "gelu", bias, bias)),
         (calls.split_feed_forward.default, (x, q, k, "relu", None, None)),
-        (calls.split_attention.default, (x, q, k, v, o, True, None, 0.0, 0.3, None)),
-        (calls.split_attention.default, (x, q, k, v, o, False, mask, 0.25, 0.3, seed)),
+        (calls.split_attention.default, (x, q, k, v, o, True, None, 0.0, 0.3, None, None, None)),
+        (calls.split_attention.default, (x, q, k, v, o, False, mask, 0.25, 0.3, seed, None, None)),
+        (calls.split_attention.default, (x, q, k, v, o, False, mask, 0.25, 0.3, seed, *ROTATION)),
     ]:
         torch.library.opcheck(overload, arguments)
     x, q, k, v, o, bias = (tensor.detach() for tensor in (x, q, k, v, o, bias))
-    y, log_sums = calls.split_attention(x, q, k, v, o, True, None, 0.0, 0.3, None)
+    plain, turned = ((x, q, k, v, o, True, None, 0.0, 0.3, None, *rotation) for rotation in ((None, None), ROTATION))
+    y, log_sums = calls.split_attention(*plain)
     for overload, arguments in [
         (calls.split_linear_backward.default, (y, x, q, True)),
         (calls.split_feed_forward_backward.default, (y, x, q, k, "gelu", bias, False)),
-        (calls.split_attention_backward.default, (y, x, q, k, v, o, True, None, 0.0, 0.3, None, y, log_sums)),
+        (calls.split_attention_backward.default, (y, *plain, y, log_sums)),
+        (calls.split_attention_backward.default, (y, *turned, *calls.split_attention(*turned))),
     ]:
         torch.library.opcheck(overload, arguments)
 
@@ -101,17 +109,19 @@ def test_compiles_into_one_graph_with_its_gradients(name: str, autocast: bool) -
         torch.testing.assert_close(one, other, rtol=1e-2 if autocast else 1e-5, atol=1e-2 if autocast else 1e-5)
 
 
-def test_compiles_with_dropout_and_lengths_that_change() -> None:
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_compiles_with_dropout_and_lengths_that_change(is_rotated: bool) -> None:
     torch.compiler.reset()
     compiled = torch.compile(
         partial(ops.split_attention, dropout=0.5), fullgraph=True, backend="aot_eager", dynamic=True
     )
     x, *weights = small_inputs()
     for tokens in (7, 5, 4):
+        rotation = tuple(half[:, :tokens] for half in ROTATION) if is_rotated else None
         torch.manual_seed(3)
-        ours = compiled(x[:, :tokens], *weights)
+        ours = compiled(x[:, :tokens], *weights, rotation=rotation)
         torch.manual_seed(3)
-        assert torch.equal(ours, ops.split_attention(x[:, :tokens], *weights, dropout=0.5))
+        assert torch.equal(ours, ops.split_attention(x[:, :tokens], *weights, dropout=0.5, rotation=rotation))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -205,14 +215,16 @@ def test_neighbouring_draws_are_independent() -> None:
             assert abs((kept * kept.roll(shift, axis)).mean().item()) < 4 * 0.25 / tokens
 
 
-def test_gradients_under_dropout_are_those_of_what_forward_computed() -> None:
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_gradients_under_dropout_are_those_of_what_forward_computed(is_rotated: bool) -> None:
     tokens, width = 140, 8
     torch.manual_seed(0)
     x, *weights = attention_inputs(1, tokens, 2, width, torch.float32)
+    rotation = random_rotation(1, tokens, width, torch.float32) if is_rotated else None
 
     def drawn_alike(*given: Tensor) -> Tensor:
         torch.manual_seed(3)
-        return ops.split_attention(*given, dropout=0.3)
+        return ops.split_attention(*given, dropout=0.3, rotation=rotation)
 
     tensors = [x, *weights]
     _, *gradients = value_and_gradients(drawn_alike, *tensors)
@@ -230,7 +242,7 @@ def test_gradients_under_dropout_are_those_of_what_forward_computed() -> None:
 
 def test_flops_are_those_of_the_reference() -> None:
     x, *weights = (tensor.requires_grad_() for tensor in small_inputs())
-    for name in ("linear", "feed_forward", "attention"):
+    for name in ("linear", "feed_forward", "attention", "rotated attention"):
         with FlopCounterMode(display=False) as forward:
             output = CALLS[name](x, *weights)
         with FlopCounterMode(display=False) as backward:
@@ -256,6 +268,28 @@ def test_transforms_of_functions_take_the_reference(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(tangent, (moved[0] - moved[1]) / (2 * step), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        tuple(half.double() for half in ROTATION),
+        tuple(half.half() for half in ROTATION),
+        tuple(half.clone().requires_grad_() for half in ROTATION),
+    ],
+    ids=["float64", "float16", "gradient"],
+)
+def test_a_rotation_that_the_kernels_do_not_take_goes_to_the_reference(
+    unfit: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, *weights = small_inputs()
+    expected = ops.split_attention(x, *weights, rotation=ROTATION)
+    monkeypatch.setitem(ops.BACKENDS, "reference", ORIGINAL_REFERENCE)
+    monkeypatch.setattr(torch.ops.smht, "split_attention", None)
+    output = ops.split_attention(x, *weights, rotation=unfit)
+    torch.testing.assert_close(output, expected, rtol=1e-2, atol=1e-2)
+    if unfit[0].requires_grad:
+        assert all(slope.any() for slope in torch.autograd.grad(output.square().sum(), unfit))
+
+
 def philox(counter: list[int], key: list[int]) -> list[int]:
     """Philox 4x32-10 as its article writes it, one counter at a time."""
     for _ in range(10):
@@ -277,7 +311,7 @@ def test_what_is_dropped_is_the_stated_function_of_seed_query_and_key() -> None:
     one_hot = torch.eye(tokens).expand(1, tokens, tokens)
     zero = torch.zeros(1, tokens, tokens)
     weights, _ = torch.ops.smht.split_attention(
-        one_hot, zero, zero, one_hot, one_hot, False, None, probability, 1.0, torch.tensor([seed])
+        one_hot, zero, zero, one_hot, one_hot, False, None, probability, 1.0, torch.tensor([seed]), None, None
     )
     threshold, key = int(probability * 2**32), [seed & 0xFFFFFFFF, seed >> 32]
     for query in (0, 1, 79):

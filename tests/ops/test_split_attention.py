@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from helpers.dense_ops import dense_attention
+from helpers.dense_ops import dense_attention, dense_rotary_attention
+from helpers.errors import refused
+from helpers.kernels import random_rotation
 from helpers.tensors import assert_all_close, relative_errors, value_and_gradients
 from smht.errors import UsageError
 from smht.ops import split_attention
@@ -73,6 +75,48 @@ def test_a_float_mask_is_added_to_the_scores_and_gets_a_gradient(
     assert_all_close(ours, value_and_gradients(masked(dense_attention), *tensors))
 
 
+def rotated(function: Callable[..., Tensor], **options: object) -> Callable[..., Tensor]:
+    """The function of x, the four weights, cosines and sines, all by position."""
+    return lambda *tensors: function(*tensors[:5], rotation=tensors[5:], **options)
+
+
+def rotation_of(shape: tuple[int, int, int, int], rows: bool = True) -> list[Tensor]:
+    """Cosines and sines for batch, tokens, heads and half the head width; one for all rows, or one a row."""
+    batch, tokens, _, half = shape
+    return [*random_rotation(batch if rows else 1, tokens, 2 * half, torch.float64)]
+
+
+@given(shapes, st.booleans(), st.booleans(), st.sampled_from([None, 0.3]), st.integers(0, 2**32))
+def test_a_rotation_turns_queries_and_keys_as_llama_does(
+    shape: tuple[int, int, int, int], rows: bool, is_causal: bool, scale: float | None, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    tensors = [*inputs(*shape[:3], 2 * shape[3]), *rotation_of(shape, rows)]
+    options = {"is_causal": is_causal, "scale": scale}
+    ours = value_and_gradients(rotated(split_attention, **options), *tensors)
+    assert_all_close(ours, value_and_gradients(lambda *given: dense_rotary_attention(*given, **options), *tensors))
+
+
+@given(shapes, st.booleans(), st.integers(0, 2**32))
+def test_a_rotation_and_a_mask(shape: tuple[int, int, int, int], boolean: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    batch, tokens, heads, half = shape
+    mask = torch.randn(batch, heads, tokens, tokens, dtype=torch.float64)
+    if boolean:
+        mask = (mask > 0) | torch.eye(tokens, dtype=torch.bool)
+    tensors = [*inputs(batch, tokens, heads, 2 * half), *rotation_of(shape)]
+    ours = value_and_gradients(rotated(split_attention, mask=mask), *tensors)
+    assert_all_close(ours, value_and_gradients(lambda *given: dense_rotary_attention(*given, mask=mask), *tensors))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_rotation_and_one_by_nothing_are_the_same(dtype: torch.dtype) -> None:
+    tensors = [tensor.to(dtype) for tensor in inputs(2, 5, heads=2, head_dim=4)]
+    rotation = torch.ones(1, 5, 2, dtype=dtype), torch.zeros(1, 5, 2, dtype=dtype)
+    ours = value_and_gradients(lambda *given: split_attention(*given, rotation=rotation), *tensors)
+    assert_all_close(ours, value_and_gradients(split_attention, *tensors), tolerance=100 * torch.finfo(dtype).eps)
+
+
 def test_causal_attention_ignores_later_tokens() -> None:
     x, *weights = inputs(1, 6, heads=3, head_dim=2)
     whole = split_attention(x, *weights, is_causal=True)
@@ -84,6 +128,10 @@ def test_causal_attention_ignores_later_tokens() -> None:
 def test_nothing_in_gives_nothing_out(batch: int, tokens: int) -> None:
     output, *gradients = value_and_gradients(split_attention, *inputs(batch, tokens, heads=2, head_dim=3))
     assert output.shape == (batch, tokens, 6)
+    assert all((gradient == 0).all() for gradient in gradients)
+    tensors = [*inputs(batch, tokens, heads=2, head_dim=4), *rotation_of((batch, tokens, 2, 2), rows=False)]
+    output, *gradients = value_and_gradients(rotated(split_attention), *tensors)
+    assert output.shape == (batch, tokens, 8)
     assert all((gradient == 0).all() for gradient in gradients)
 
 
@@ -103,6 +151,15 @@ def test_first_and_second_derivatives(is_causal: bool) -> None:
     # The fused kernel of F.scaled_dot_product_attention has no second derivative; the written-out one has.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         assert torch.autograd.gradgradcheck(lambda *given: split_attention(*given, is_causal=is_causal), tensors)
+
+
+def test_first_and_second_derivatives_under_a_rotation() -> None:
+    torch.manual_seed(0)
+    shape = (2, 3, 1, 1)
+    tensors = tuple(tensor.requires_grad_() for tensor in [*inputs(2, 3, heads=1, head_dim=2), *rotation_of(shape)])
+    assert torch.autograd.gradcheck(rotated(split_attention, is_causal=True), tensors)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert torch.autograd.gradgradcheck(rotated(split_attention, is_causal=True), tensors)
 
 
 def test_derivatives_under_dropout() -> None:
@@ -159,6 +216,8 @@ def test_meta_and_fake_tensors() -> None:
         fake = split_attention(*(mode.from_tensor(tensor) for tensor in tensors), is_causal=True)
     real = split_attention(*tensors, is_causal=True)
     assert fake.shape == real.shape and fake.stride() == real.stride() and fake.dtype == real.dtype
+    tensors += rotation_of((2, 3, 2, 2))
+    assert rotated(split_attention)(*(tensor.to("meta") for tensor in tensors)).shape == (2, 3, 8)
 
 
 WEIGHT = (2, 4, 4)
@@ -202,6 +261,29 @@ def test_refused_mask_shapes(shape: tuple[int, ...]) -> None:
         split_attention(*inputs(2, 5, heads=2, head_dim=3), mask=torch.zeros(shape, dtype=torch.float64))
     expected = f"split_attention: mask must broadcast to [B, H, T, T] = [2, 2, 5, 5], got {list(shape)}"
     assert str(refusal.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("cosines", "sines", "name"),
+    [
+        ((2, 5, 4), (2, 5, 4), "cosines"),
+        ((2, 4, 2), (2, 5, 2), "cosines"),
+        ((3, 5, 2), (2, 5, 2), "cosines"),
+        ((5, 2), (5, 2), "cosines"),
+        ((2, 5, 2), (2, 5, 1), "sines"),
+        ((1, 5, 2), (2, 1, 5, 2), "sines"),
+    ],
+)
+def test_refused_rotations(cosines: tuple[int, ...], sines: tuple[int, ...], name: str) -> None:
+    got = list(cosines if name == "cosines" else sines)
+    with refused(f"split_attention: the rotation's {name} must be [B, T, K/2] = [2, 5, 2]", f"; got {got}"):
+        split_attention(*inputs(2, 5, heads=2, head_dim=4), rotation=(torch.zeros(cosines), torch.zeros(sines)))
+
+
+def test_a_rotation_of_heads_of_odd_width_is_refused() -> None:
+    rotation = torch.zeros(1, 5, 1), torch.zeros(1, 5, 1)
+    with refused("split_attention: rotation turns channels in pairs, and a head is 3 channels wide"):
+        split_attention(*inputs(2, 5, heads=2, head_dim=3), rotation=rotation)
 
 
 def test_a_mask_beside_is_causal_is_refused() -> None:

@@ -121,11 +121,11 @@ class MultiHeadAttention(nn.Module):
         query = self._shuffle(query)
         is_self_attention = key is None and value is None
         caches = (cache, memory_cache)
-        if is_self_attention and rotation is None and caches == (None, None) and attention_function in SDPA_FUNCTIONS:
+        if is_self_attention and caches == (None, None) and attention_function in SDPA_FUNCTIONS:
             weights = fused_attention_weights(self.q_proj, self.k_proj, self.v_proj, self.o_proj)
             if weights is not None:
                 is_causal = kwargs.get("is_causal", self.is_causal) and mask is None
-                return self._undo_shuffle(self._fused(query, weights, mask, is_causal)), None
+                return self._undo_shuffle(self._fused(query, weights, mask, is_causal, rotation)), None
         key = query if key is None else self._shuffle(key)
         value = key if value is None else self._shuffle(value)
 
@@ -163,7 +163,14 @@ class MultiHeadAttention(nn.Module):
         """`[B, T, D]` to `[B, H, T, K]`."""
         return x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim)).transpose(1, 2)
 
-    def _fused(self, x: Tensor, weights: tuple[Tensor, ...], mask: Tensor | None, is_causal: bool) -> Tensor:
+    def _fused(
+        self,
+        x: Tensor,
+        weights: tuple[Tensor, ...],
+        mask: Tensor | None,
+        is_causal: bool,
+        rotation: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
         q_weight, k_weight, v_weight, o_weight = weights
         return ops.split_attention(
             x,
@@ -175,6 +182,7 @@ class MultiHeadAttention(nn.Module):
             mask=mask,
             dropout=self.dropout if self.training else 0.0,
             scale=self.scaling,
+            rotation=rotation,
         )
 
     def _shuffle(self, x: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ same numbers, so it may stand in where nobody can see or needs what lies in betw
 | no projection's `forward` was replaced | accelerate does so to fetch offloaded weights when they are needed |
 | attention: the attention function is in `SDPA_FUNCTIONS` | others return weights, or do something else |
 | attention: query, key and value are the same tensor | the op is self-attention |
-| attention: no cache | keys and values must be kept |
+| attention: no cache, neither of the tokens before nor of a memory | keys and values must be kept |
 | attention: no bias | not in the op's contract |
+
+A mask, dropout and a rotation of queries and keys are in the contract, so they do not matter.
 """
 
 from collections.abc import Callable

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from smht.errors import UsageError, did_you_mean
+from smht.ops.rotation import rotate as rotate
 
 _BASE = 10_000.0
 NUM_BUCKETS = 32
@@ -195,19 +196,6 @@ def relative_buckets(relative: Tensor, is_causal: bool) -> Tensor:
         torch.log(distance.clamp_min(1).float() / exact) / math.log(_MAX_DISTANCE / exact) * (buckets - exact)
     ).long().clamp_max(buckets - exact - 1)
     return first + torch.where(distance < exact, distance, logarithmic)
-
-
-def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn channel `i` with channel `i + K/2`, as `RotaryPositions` says.
-
-    Args:
-        heads: queries or keys, `[B, H, T, K]`.
-        cosines: `[B, T, K/2]` or `[1, T, K/2]`, like `sines`.
-        sines: see there.
-    """
-    cosines, sines = cosines[:, None].to(heads.dtype), sines[:, None].to(heads.dtype)
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
 
 POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {

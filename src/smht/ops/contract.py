@@ -83,10 +83,12 @@ def split_attention(
     mask: Tensor | None = None,
     dropout: float = 0.0,
     scale: float | None = None,
+    rotation: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Self-attention sub-layer, head by head (seed 000, steps 3b to 3g).
 
-    `y_h = softmax(q_h · k_hᵀ · scale) · v_h · W_O[h]` with `q_h = x_h · W_Q[h]`, likewise `k_h` and `v_h`.
+    `y_h = softmax(q_h · k_hᵀ · scale) · v_h · W_O[h]` with `q_h = x_h · W_Q[h]`, likewise `k_h` and `v_h`; with a
+    rotation, queries and keys are turned by their positions in between (`smht.ops.rotation.rotate`).
 
     Args:
         x: `[B, T, D]`.
@@ -100,12 +102,14 @@ def split_attention(
         dropout: probability that an attention weight is dropped, drawn from PyTorch's default
             generator of the device.
         scale: factor of the scores; `1/√K` if not given.
+        rotation: cosines and sines of the tokens' positions, `[B, T, K/2]` or `[1, T, K/2]` each; K must be even.
 
     Returns:
         `[B, T, D]`.
 
     Raises:
-        UsageError: shapes that do not fit, a mask together with `is_causal`, or a dropout outside [0, 1).
+        UsageError: shapes that do not fit, a rotation of an odd K, a mask together with `is_causal`, or a dropout
+            outside [0, 1).
     """
     if x.dim() != 3:
         raise UsageError(f"split_attention: x must be [B, T, D], got shape {list(x.shape)}")
@@ -127,6 +131,8 @@ def split_attention(
         mask = _broadcastable_mask(mask, (x.shape[0], q_weight.shape[0], x.shape[1], x.shape[1]))
     if not 0 <= dropout < 1:
         raise UsageError(f"split_attention: dropout must be at least 0 and below 1, got {dropout}")
+    if rotation is not None:
+        _check_rotation(rotation, (x.shape[0], x.shape[1], q_weight.shape[2]))
     return run(
         "split_attention",
         x,
@@ -138,6 +144,7 @@ def split_attention(
         mask,
         dropout,
         1 / math.sqrt(q_weight.shape[2]) if scale is None else scale,
+        *(rotation or (None, None)),
     )
 
 
@@ -160,6 +167,21 @@ def _broadcastable_mask(mask: Tensor, scores_shape: tuple[int, int, int, int]) -
             f"split_attention: mask must broadcast to [B, H, T, T] = {list(scores_shape)}, got {list(mask.shape)}"
         )
     return padded
+
+
+def _check_rotation(rotation: tuple[Tensor, Tensor], heads_shape: tuple[int, int, int]) -> None:
+    """Refuse what cannot turn the heads `[B, T, K]`."""
+    batch, tokens, head_dim = heads_shape
+    if head_dim % 2:
+        raise UsageError(f"split_attention: rotation turns channels in pairs, and a head is {head_dim} channels wide")
+    for name, angles in zip(("cosines", "sines"), rotation, strict=True):
+        shape = angles.shape
+        # Not `shape in (...)`: see `_broadcastable_mask`.
+        if len(shape) != 3 or (shape[0] != 1 and shape[0] != batch) or shape[1:] != (tokens, head_dim // 2):
+            raise UsageError(
+                f"split_attention: the rotation's {name} must be [B, T, K/2] = {[batch, tokens, head_dim // 2]}, "
+                f"or the same with B = 1; got {list(shape)}"
+            )
 
 
 def _check_bias(op: str, name: str, bias: Tensor | None, weight: Tensor) -> None:

@@ -64,15 +64,19 @@ def split_attention(
     mask: Tensor | None,
     dropout: float,
     scale: float,
+    cosines: Tensor | None = None,
+    sines: Tensor | None = None,
 ) -> Tensor:
     """See `smht.ops.split_attention`.
 
     Dropout draws one seed from PyTorch's default generator; what is dropped is a function of it and of sequence, head,
     query and key (Philox 4x32-10: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+
+    Cosines and sines are left as they are under autocast: queries and keys are turned in float32.
     """
     x, *weights = _autocast(x, q_weight, k_weight, v_weight, o_weight)
     seed = torch.randint(2**63 - 1, (1,)) if dropout else None
-    return torch.ops.smht.split_attention(x, *weights, is_causal, mask, dropout, scale, seed)[0]
+    return torch.ops.smht.split_attention(x, *weights, is_causal, mask, dropout, scale, seed, cosines, sines)[0]
 
 
 def _autocast(*tensors: Tensor | None) -> list[Any]:
@@ -83,10 +87,16 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
+def _apart(call: Call) -> list[Tensor]:
+    """The tensors whose dtype is their own: mask, cosines and sines of attention."""
+    if call.op != "split_attention":
+        return []
+    return [tensor for tensor in (call.arguments[6], *call.arguments[9:]) if tensor is not None]
+
+
 def _numbers(call: Call) -> set[torch.dtype]:
     """The dtypes of x, weights and biases once autocast has had its way."""
-    mask = call.arguments[6] if call.op == "split_attention" else None
-    dtypes = {tensor.dtype for tensor in call.tensors if tensor is not mask}
+    dtypes = {tensor.dtype for tensor in call.tensors if not any(tensor is other for other in _apart(call))}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
         return {torch.get_autocast_dtype("cpu")}
     return dtypes
@@ -116,6 +126,11 @@ def _mask_is_taken(call: Call) -> bool:
     return mask is None or (mask.dtype in (torch.bool, *NUMBERS) and not mask.requires_grad)
 
 
+def _rotation_is_taken(call: Call) -> bool:
+    given = [tensor for tensor in call.arguments[9:] if tensor is not None]
+    return all(tensor.dtype in NUMBERS and not tensor.requires_grad for tensor in given)
+
+
 _EVERY_OP = (
     Condition("tensors on the CPU", lambda call: all(tensor.device.type == "cpu" for tensor in call.tensors)),
     Condition("plain tensors", lambda call: all(type(tensor) in (Tensor, nn.Parameter) for tensor in call.tensors)),
@@ -129,6 +144,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "split_attention": (
         *_EVERY_OP,
         Condition("a mask of booleans, float32 or bfloat16 that takes no gradient", _mask_is_taken),
+        Condition("a rotation in float32 or bfloat16 that takes no gradient", _rotation_is_taken),
     ),
 }
 

@@ -153,6 +153,8 @@ def _(
     dropout: float,
     scale: float,
     seed: Tensor | None,
+    cosines: Tensor | None,
+    sines: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     log_sums = x.new_empty((x.shape[0], q_weight.shape[0], x.shape[1]), dtype=torch.float32)
     return x.new_empty(x.shape), log_sums
@@ -164,12 +166,12 @@ def _(gradient: Tensor, x: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _attention_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, q, k, v, o, ctx.is_causal, mask, ctx.dropout, ctx.scale, seed = inputs
-    ctx.save_for_backward(x, q, k, v, o, mask, seed, *output)
+    x, q, k, v, o, ctx.is_causal, mask, ctx.dropout, ctx.scale, seed, cosines, sines = inputs
+    ctx.save_for_backward(x, q, k, v, o, mask, seed, cosines, sines, *output)
 
 
 def _attention_gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, q, k, v, o, mask, seed, y, log_sums = ctx.saved_tensors
+    x, q, k, v, o, mask, seed, cosines, sines, y, log_sums = ctx.saved_tensors
     if torch.is_grad_enabled():
         if seed is not None:
             raise UsageError(
@@ -177,15 +179,15 @@ def _attention_gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[
                 "call smht.ops.set_backend('reference')"
             )
         gradients = _differentiable(
-            lambda x, q, k, v, o: reference.split_attention(x, q, k, v, o, ctx.is_causal, mask, 0.0, ctx.scale),
+            lambda *given: reference.split_attention(*given, ctx.is_causal, mask, 0.0, ctx.scale, cosines, sines),
             (x, q, k, v, o),
             gradient,
         )
     else:
         gradients = _OPS.split_attention_backward(
-            gradient, x, q, k, v, o, ctx.is_causal, mask, ctx.dropout, ctx.scale, seed, y, log_sums
+            gradient, x, q, k, v, o, ctx.is_causal, mask, ctx.dropout, ctx.scale, seed, cosines, sines, y, log_sums
         )
-    return *gradients, None, None, None, None, None
+    return *gradients, *[None] * 7
 
 
 torch.library.register_autograd("smht::split_attention", _attention_gradients, setup_context=_attention_context)

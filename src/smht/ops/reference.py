@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from smht.ops.activation import ACTIVATIONS
+from smht.ops.rotation import rotate
 
 
 def _heads_first(x: Tensor, num_heads: int) -> Tensor:
@@ -58,6 +59,8 @@ def split_attention(
     mask: Tensor | None,
     dropout: float,
     scale: float,
+    cosines: Tensor | None = None,
+    sines: Tensor | None = None,
 ) -> Tensor:
     """Reference of `smht.ops.split_attention`."""
     num_heads, head_dim, _ = q_weight.shape
@@ -66,6 +69,8 @@ def split_attention(
     query, key, value = (
         _project(heads, weight).view(num_heads, batch, tokens, head_dim) for weight in (q_weight, k_weight, v_weight)
     )
+    if cosines is not None and sines is not None:
+        query, key = (rotate(turned.transpose(0, 1), cosines, sines).transpose(0, 1) for turned in (query, key))
     # The head axis takes the place that batch has in F.scaled_dot_product_attention.
     mixed = F.scaled_dot_product_attention(
         query,

@@ -39,7 +39,7 @@ def attention(
     dtype: torch.dtype, head_dim: int, is_causal: bool = True, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     x, residual, *weights = made(*[(2, 64, 2 * head_dim)] * 2, *[(2, head_dim, head_dim)] * 4, dtype=dtype)
-    return split_attention(x, *weights, is_causal, mask, dropout, 0.1, residual)
+    return split_attention(x, *weights, is_causal, mask, dropout, 0.1, residual=residual)
 
 
 OPS: dict[str, Callable[[torch.dtype, int], Tensor]] = {

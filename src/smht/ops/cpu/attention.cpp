@@ -58,13 +58,12 @@ struct OnlineSoftmax {
 };
 
 template <class Number>
-void forward_piece(const AttentionCall& call, const FoldedWeights& weights, int64_t sequence, int64_t index, Tensor& y,
+void forward_piece(const AttentionCall& call, const HeadWeights& weights, int64_t sequence, int64_t index, Tensor& y,
                    Tensor& log_sums) {
   using Product = typename Head<Number>::Product;
   using Made = Operands<Product>;
   Workspace workspace;
-  Head<Number> head(workspace, call);
-  head.set_weights(weights, index);
+  Head<Number> head(workspace, call, weights, index);
   head.load(call, sequence, index);
   const int64_t tokens = call.tokens, width = call.width, stride = head.stride, tile_stride = kKeys + kLanes;
   OperandBuffer<Product> u_stack(workspace, tokens, width), weight_rows(workspace, kQueries, kKeys);
@@ -106,16 +105,17 @@ void forward_piece(const AttentionCall& call, const FoldedWeights& weights, int6
 // y [B, T, D] and log Σ e^score [B, H, T], which backward needs.
 std::tuple<Tensor, Tensor> split_attention(const Tensor& given, const Tensor& q, const Tensor& k, const Tensor& v,
                                    const Tensor& o, bool is_causal, const std::optional<Tensor>& mask, double dropout,
-                                   double scale, const std::optional<Tensor>& seed) {
+                                   double scale, const std::optional<Tensor>& seed,
+                                   const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines) {
   const int64_t batch = given.size(0), tokens = given.size(1), heads = q.size(0);
   Tensor y = at::empty(given.sizes(), given.options());
   Tensor log_sums = at::empty({batch, heads, tokens}, given.options().dtype(at::kFloat));
   if (given.numel() == 0) return {y, log_sums};
-  const auto call = attention_call(given, heads, is_causal, mask, dropout, scale, seed);
+  const auto call = attention_call(given, heads, is_causal, mask, dropout, scale, seed, cosines, sines);
   with_number(given, [&](auto number) {
     using Number = decltype(number);
     const auto weights =
-        FoldedWeights::make<Number>(q.contiguous(), k.contiguous(), v.contiguous(), o.contiguous(), call.scale);
+        HeadWeights::make<Number>(q.contiguous(), k.contiguous(), v.contiguous(), o.contiguous(), call);
     for_each_piece(batch, heads, [&](int64_t sequence, int64_t head) {
       forward_piece<Number>(call, weights, sequence, head, y, log_sums);
     });

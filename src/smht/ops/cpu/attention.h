@@ -1,8 +1,9 @@
 // What forward and backward of split_attention share: the arguments, the mask, and one head's tensors in tiles.
 //
-// Within a head, q·kᵀ = x·(W_Q·W_Kᵀ)·xᵀ and v·W_O = x·(W_V·W_O). The products of weights are made once a call, so that a
-// head needs two projections instead of four, x itself is the keys, and what attention mixes is already the output:
-//     q = x·A, A = scale · W_Q·W_Kᵀ      scores = q·xᵀ      u = x·C, C = W_V·W_O      y = softmax(scores)·u
+// Within a head, q·kᵀ = x·(W_Q·W_Kᵀ)·xᵀ and v·W_O = x·(W_V·W_O). The products of weights are made once a call, so that
+// what attention mixes is already the output, y = softmax(scores)·u, u = x·C, C = W_V·W_O. Scores are of two kinds:
+//     folded:   scores = q·xᵀ, q = x·A, A = scale · W_Q·W_Kᵀ. The keys are x itself, so a head has two projections.
+//     rotated:  scores = q·kᵀ, q = scale · rotate(x·W_Q), k = rotate(x·W_K). Nothing folds what a rotation separates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,7 @@
 #include "activation.h"
 #include "partition.h"
 #include "random.h"
+#include "rotation.h"
 
 namespace smht {
 
@@ -83,14 +85,19 @@ struct AttentionCall {
   Mask mask;
   Dropout dropout;
   float scale;
+  Rotation rotation;  // if any, scores are rotated, else folded
 
   // Keys that the queries t to t + rows - 1 may see lie before this one.
   int64_t last_key(int64_t t, int64_t rows) const { return is_causal ? std::min(tokens, t + rows) : tokens; }
+
+  // How many of `Projection` a head has.
+  int64_t projections() const { return rotation ? 3 : 2; }
 };
 
 inline AttentionCall attention_call(const at::Tensor& x, int64_t heads, bool is_causal,
                                     const std::optional<at::Tensor>& mask, double dropout, double scale,
-                                    const std::optional<at::Tensor>& seed) {
+                                    const std::optional<at::Tensor>& seed, const std::optional<at::Tensor>& cosines,
+                                    const std::optional<at::Tensor>& sines) {
   return {x.stride(2) == 1 || x.size(2) == 1 ? x : x.contiguous(),
           x.size(0),
           x.size(1),
@@ -99,7 +106,8 @@ inline AttentionCall attention_call(const at::Tensor& x, int64_t heads, bool is_
           is_causal,
           Mask(mask),
           Dropout(dropout, seed ? seed->const_data_ptr<int64_t>() : nullptr),
-          static_cast<float>(scale)};
+          static_cast<float>(scale),
+          Rotation(cosines, sines)};
 }
 
 // Weights [H, K, K] of one head as a tile.
@@ -109,38 +117,49 @@ void load_head(const at::Tensor& weight, int64_t head, float* tile) {
   load_tile(weight.const_data_ptr<Number>() + head * width * width, width, width, width, tile, row_stride(width));
 }
 
-// A and C of every head, fp32 tiles, and where to find them.
-class FoldedWeights {
+// What a head makes of x; keys only where they are rotated.
+enum Projection { kToQueries, kToValues, kToKeys };
+
+// The matrix of each projection of every head, fp32 tiles: A and C, or W_Q, C and W_K.
+class HeadWeights {
  public:
   template <class Number>
-  static FoldedWeights make(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
-                            float scale) {
-    FoldedWeights folded(q.size(0), q.size(1));
-    const int64_t width = q.size(1), stride = row_stride(width), size = width * stride;
-    for_each_piece(q.size(0), 1, [&](int64_t head, int64_t) {
+  static HeadWeights make(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
+                          const AttentionCall& call) {
+    HeadWeights made(call.heads, call.width, call.projections());
+    const int64_t width = call.width, stride = row_stride(width), size = width * stride;
+    for_each_piece(call.heads, 1, [&](int64_t head, int64_t) {
       Workspace workspace;
       float *left = workspace.take(size), *right = workspace.take(size), *turned = workspace.take(size);
-      load_head<Number>(q, head, left);
-      for (int64_t i = 0; i < size; ++i) left[i] *= scale;
-      load_head<Number>(k, head, right);
-      transpose_tile(right, stride, width, width, turned, stride);
-      multiply<FloatProduct>(width, width, width, {left, stride, 1}, {turned, stride}, folded.mutable_scores(head), stride,
-                             false);
+      const auto fold = [&](const float* by, Projection which) {
+        float* product = made.mutable_tile(head, which);
+        multiply<FloatProduct>(width, width, width, {left, stride, 1}, {by, stride}, product, stride, false);
+      };
+      if (call.rotation) {
+        load_head<Number>(q, head, made.mutable_tile(head, kToQueries));
+        load_head<Number>(k, head, made.mutable_tile(head, kToKeys));
+      } else {
+        load_head<Number>(q, head, left);
+        for (int64_t i = 0; i < size; ++i) left[i] *= call.scale;
+        load_head<Number>(k, head, right);
+        transpose_tile(right, stride, width, width, turned, stride);
+        fold(turned, kToQueries);
+      }
       load_head<Number>(v, head, left);
       load_head<Number>(o, head, right);
-      multiply<FloatProduct>(width, width, width, {left, stride, 1}, {right, stride}, folded.mutable_values(head), stride,
-                             false);
+      fold(right, kToValues);
     });
-    return folded;
+    return made;
   }
-  const float* scores(int64_t head) const { return numbers_.const_data_ptr<float>() + 2 * head * size_; }
-  const float* values(int64_t head) const { return scores(head) + size_; }
+
+  const float* tile(int64_t head, int64_t which) const {
+    return numbers_.const_data_ptr<float>() + head * numbers_.stride(0) + which * size_;
+  }
 
  private:
-  FoldedWeights(int64_t heads, int64_t width)
-      : size_(width * row_stride(width)), numbers_(at::empty({heads, 2, size_ + kLanes}, at::kFloat)) {}
-  float* mutable_scores(int64_t head) { return const_cast<float*>(scores(head)); }
-  float* mutable_values(int64_t head) { return const_cast<float*>(values(head)); }
+  HeadWeights(int64_t heads, int64_t width, int64_t projections)
+      : size_(width * row_stride(width)), numbers_(at::empty({heads, projections * size_ + kLanes}, at::kFloat)) {}
+  float* mutable_tile(int64_t head, Projection which) { return const_cast<float*>(tile(head, which)); }
   int64_t size_;
   at::Tensor numbers_;
 };
@@ -154,24 +173,28 @@ class Head {
   using Element = typename Product::Element;
   using Buffer = OperandBuffer<Product>;
 
-  Head(Workspace& workspace, const AttentionCall& call)
+  Head(Workspace& workspace, const AttentionCall& call, const HeadWeights& weights, int64_t index)
       : tokens(call.tokens), width(call.width), stride(row_stride(call.width)),
         x(workspace.take(tokens * stride)), q(workspace.take(tokens * stride)), u(workspace.take(tokens * stride)),
-        x_rows_(workspace, tokens, width), q_rows_(workspace, tokens, width), x_turned_(workspace, tokens, width, true),
-        scores_weight_(workspace, width, width), values_weight_(workspace, width, width) {}
-
-  void set_weights(const FoldedWeights& weights, int64_t head) {
-    scores_weight = scores_weight_.stacked(weights.scores(head), stride, width, width).right();
-    values_weight = values_weight_.stacked(weights.values(head), stride, width, width).right();
+        k(call.rotation ? workspace.take(tokens * stride) : x), x_rows_(workspace, tokens, width),
+        q_rows_(workspace, tokens, width), k_turned_(workspace, tokens, width, true) {
+    for (int64_t which = 0; which < call.projections(); ++which)
+      weights_[which] =
+          Buffer(workspace, width, width).stacked(weights.tile(index, which), stride, width, width).right();
   }
 
   void load(const AttentionCall& call, int64_t sequence, int64_t head) {
     const Number* source = call.x.const_data_ptr<Number>() + sequence * call.x.stride(0) + head * width;
     load_tile(source, call.x.stride(1), tokens, width, x, stride);
     x_left = x_rows_.rows(x, stride, tokens, width);
-    keys = x_turned_.transposed(x, stride, tokens, width);
-    multiply<Product>(tokens, width, Made::depth(width), x_left, scores_weight, q, stride, false);
-    multiply<Product>(tokens, width, Made::depth(width), x_left, values_weight, u, stride, false);
+    project(kToQueries, q);
+    project(kToValues, u);
+    if (call.rotation) {
+      project(kToKeys, k);
+      call.rotation.apply(sequence, q, stride, tokens, call.scale);
+      call.rotation.apply(sequence, k, stride, tokens, 1);
+    }
+    keys = k_turned_.transposed(k, stride, tokens, width);
     q_left = q_rows_.rows(q, stride, tokens, width);
   }
 
@@ -188,12 +211,17 @@ class Head {
   }
 
   int64_t tokens, width, stride;
-  float *x, *q, *u;  // [T, K]
+  float *x, *q, *u, *k;  // [T, K]; where scores are folded, k is x
   Left<Element> x_left{}, q_left{};
-  Right<Element> keys{}, scores_weight{}, values_weight{};
+  Right<Element> keys{};
 
  private:
-  Buffer x_rows_, q_rows_, x_turned_, scores_weight_, values_weight_;
+  void project(Projection which, float* result) const {
+    multiply<Product>(tokens, width, Made::depth(width), x_left, weights_[which], result, stride, false);
+  }
+
+  Right<Element> weights_[3]{};
+  Buffer x_rows_, q_rows_, k_turned_;
 };
 
 }  // namespace smht

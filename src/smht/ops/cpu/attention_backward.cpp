@@ -1,9 +1,12 @@
 // split_attention on CPU, backward: weights recomputed tile by tile from log Σ e^score (arXiv:2205.14135, algorithm 4).
 //
 // With W the attention weights after dropout and dy the gradient of the output, in the names of attention.h:
-//     dS = P ∘ (dP - (dy·y)),  dP = dy·uᵀ ∘ dropout        du = Wᵀ·dy        dq = dS·x
-//     dx = dSᵀ·q + dq·Aᵀ + du·Cᵀ        dA = xᵀ·dq        dC = xᵀ·du
-//     dW_Q = scale · dA·W_K        dW_K = scale · dAᵀ·W_Q        dW_V = dC·W_Oᵀ        dW_O = W_Vᵀ·dC
+//     dS = P ∘ (dP - (dy·y)),  dP = dy·uᵀ ∘ dropout        du = Wᵀ·dy        dq = dS·k        dk = dSᵀ·q
+//     dC = xᵀ·du        dW_V = dC·W_Oᵀ        dW_O = W_Vᵀ·dC
+// Where scores are folded, k is x, so dk is a part of dx:
+//     dx = dk + dq·Aᵀ + du·Cᵀ        dA = xᵀ·dq        dW_Q = scale · dA·W_K        dW_K = scale · dAᵀ·W_Q
+// Where they are rotated, with dq' = scale · dq and dk' = dk turned back:
+//     dx = dq'·W_Qᵀ + dk'·W_Kᵀ + du·Cᵀ        dW_Q = xᵀ·dq'        dW_K = xᵀ·dk'
 #include <ATen/ops/empty.h>
 
 #include <tuple>
@@ -23,11 +26,12 @@ struct GradientHead {
 
   GradientHead(Workspace& workspace, const AttentionCall& call)
       : size(call.tokens * row_stride(call.width)), dy(workspace.take(size)), dq(workspace.take(size)),
-        du(workspace.take(size)), dx(workspace.take(size)), along(workspace.take(call.tokens)),
+        du(workspace.take(size)), dx(workspace.take(size)), dk(call.rotation ? workspace.take(size) : dx),
+        along(workspace.take(call.tokens)),
         dy_rows(workspace, call.tokens, call.width), dy_stack(workspace, call.tokens, call.width),
         x_stack(workspace, call.tokens, call.width), q_stack(workspace, call.tokens, call.width),
-        u_turned(workspace, call.tokens, call.width, true), added_rows(workspace, call.tokens, call.width),
-        added_stack(workspace, call.tokens, call.width) {}
+        k_stack(workspace, call.tokens, call.width), u_turned(workspace, call.tokens, call.width, true),
+        added_rows(workspace, call.tokens, call.width), added_stack(workspace, call.tokens, call.width) {}
 
   void load(const Head<Number>& head, const Number* gradient, const Number* y, int64_t row) {
     const int64_t tokens = head.tokens, width = head.width, stride = head.stride;
@@ -41,22 +45,24 @@ struct GradientHead {
       along[t] = at::vec::vec_reduce_all([](Vec& a, Vec& b) { return a + b; }, sum);
     }
     for (float* sums : {dq, du, dx}) clear(sums, size);
+    if (dk != dx) clear(dk, size);
     dy_left = dy_rows.rows(dy, stride, tokens, width);
     dy_stacked = dy_stack.stacked(dy, stride, tokens, width);
     x_stacked = x_stack.stacked(head.x, stride, tokens, width);
     q_stacked = q_stack.stacked(head.q, stride, tokens, width);
+    k_stacked = head.k == head.x ? x_stacked : k_stack.stacked(head.k, stride, tokens, width);
     values = u_turned.transposed(head.u, stride, tokens, width);
   }
 
   int64_t size;
-  float *dy, *dq, *du, *dx, *along;  // along[t] = dy[t]·y[t]
-  Buffer dy_rows, dy_stack, x_stack, q_stack, u_turned, added_rows, added_stack;
+  float *dy, *dq, *du, *dx, *dk, *along;  // along[t] = dy[t]·y[t]; where scores are folded, dk is dx
+  Buffer dy_rows, dy_stack, x_stack, q_stack, k_stack, u_turned, added_rows, added_stack;
   Left<Element> dy_left{};
-  Stacked<Element> dy_stacked{}, x_stacked{}, q_stacked{};
+  Stacked<Element> dy_stacked{}, x_stacked{}, q_stacked{}, k_stacked{};
   Right<Element> values{};
 };
 
-// Adds one tile of scores' part to dq, du and dx.
+// Adds one tile of scores' part to dq, dk and du.
 template <class Number>
 class TileBackward {
   using Product = typename Head<Number>::Product;
@@ -81,10 +87,10 @@ class TileBackward {
     const int64_t depth = Made::depth(rows), at = Made::depth(t);
     multiply<Product>(columns, width, depth, weight_left, given.dy_stacked.right().from(at), given.du + s * stride, stride,
                       true);
-    multiply<Product>(columns, width, depth, slope_left, given.q_stacked.right().from(at), given.dx + s * stride, stride,
-                      true);
+    multiply<Product>(columns, width, depth, slope_left, given.q_stacked.right().from(at), given.dk + s * stride,
+                      stride, true);
     multiply<Product>(rows, width, Made::depth(columns), slope_rows_.rows(slopes_, kStride, rows, columns),
-                      given.x_stacked.right().from(Made::depth(s)), given.dq + t * stride, stride, true);
+                      given.k_stacked.right().from(Made::depth(s)), given.dq + t * stride, stride, true);
   }
 
  private:
@@ -114,28 +120,30 @@ class TileBackward {
   OperandBuffer<Product> weight_stack_, slope_stack_, slope_rows_;
 };
 
-// Sums of one head over a chunk of sequences: dA, then dC, as tiles.
+// Sums of one head over a chunk of sequences: the gradient of each of `HeadWeights`, as tiles.
 struct WeightSums {
-  int64_t values, size;
-  explicit WeightSums(int64_t width) : values(width * row_stride(width)), size(2 * values + kLanes) {}
+  int64_t tile, size;
+  explicit WeightSums(const AttentionCall& call)
+      : tile(call.width * row_stride(call.width)), size(call.projections() * tile + kLanes) {}
 };
 
 template <class Number>
-void backward_piece(const AttentionCall& call, const FoldedWeights& weights, const Chunks& chunks, int64_t chunk,
+void backward_piece(const AttentionCall& call, const HeadWeights& weights, const Chunks& chunks, int64_t chunk,
                     int64_t index, const Tensor& gradient, const Tensor& y, const Tensor& log_sums, Tensor& x_gradient,
                     float* sums) {
   using Product = typename Head<Number>::Product;
   using Made = Operands<Product>;
   Workspace workspace;
-  Head<Number> head(workspace, call);
+  Head<Number> head(workspace, call, weights, index);
   GradientHead<Number> given(workspace, call);
   TileBackward<Number> tile(workspace);
   const int64_t tokens = call.tokens, width = call.width, stride = head.stride, row = call.heads * width;
-  OperandBuffer<Product> turned_scores(workspace, width, width, true), turned_values(workspace, width, width, true);
-  const auto scores_back = turned_scores.transposed(weights.scores(index), stride, width, width);
-  const auto values_back = turned_values.transposed(weights.values(index), stride, width, width);
-  head.set_weights(weights, index);
-  clear(sums, WeightSums(width).size);
+  Right<typename Product::Element> weights_back[3]{};
+  for (int64_t which = 0; which < call.projections(); ++which)
+    weights_back[which] = OperandBuffer<Product>(workspace, width, width, true)
+                              .transposed(weights.tile(index, which), stride, width, width);
+  const float* projected[] = {given.dq, given.du, given.dk};  // gradients in the order of Projection
+  clear(sums, WeightSums(call).size);
   for (int64_t sequence = chunks.first(chunk); sequence < chunks.last(chunk); ++sequence) {
     const int64_t place = sequence * tokens * row + index * width;
     head.load(call, sequence, index);
@@ -150,40 +158,53 @@ void backward_piece(const AttentionCall& call, const FoldedWeights& weights, con
           tile.add(call, mask, head, given, first_row, log_sums.const_data_ptr<float>() + first_row, t, rows, s, columns);
       }
     }
+    if (call.rotation) {
+      call.rotation.apply_back(sequence, given.dq, stride, tokens, call.scale);
+      call.rotation.apply_back(sequence, given.dk, stride, tokens, 1);
+    }
     const auto x_back = given.x_stacked.transposed_left();
-    for (const bool of_values : {false, true}) {
-      const float* added = of_values ? given.du : given.dq;
+    for (int64_t which = 0; which < call.projections(); ++which) {
+      const float* added = projected[which];
       multiply<Product>(tokens, width, Made::depth(width), given.added_rows.rows(added, stride, tokens, width),
-                        of_values ? values_back : scores_back, given.dx, stride, true);
+                        weights_back[which], given.dx, stride, true);
       multiply<Product>(width, width, Made::depth(tokens), x_back,
                         given.added_stack.stacked(added, stride, tokens, width).right(),
-                        sums + (of_values ? WeightSums(width).values : 0), stride, true);
+                        sums + which * WeightSums(call).tile, stride, true);
     }
     store_tile(given.dx, stride, tokens, width, x_gradient.mutable_data_ptr<Number>() + place, row);
   }
 }
 
-// From dA and dC of one head to the gradients of its four weights.
+// From the sums of one head to the gradients of its four weights.
 template <class Number>
-void unfold(const float* sums, float scale, int64_t head, const Tensor (&weights)[4], Tensor (&gradients)[4]) {
-  const int64_t width = weights[0].size(1), stride = row_stride(width), size = width * stride;
+void unfold(const AttentionCall& call, const float* sums, int64_t head, const Tensor (&weights)[4],
+            Tensor (&gradients)[4]) {
+  const int64_t width = call.width, stride = row_stride(width), size = width * stride;
   Workspace workspace;
   float *weight = workspace.take(size), *turned = workspace.take(size), *result = workspace.take(size);
-  const float* values = sums + WeightSums(width).values;
-  const auto write = [&](int64_t which, Left<float> left, const float* right, float factor) {
+  const auto sum = [&](Projection which) { return sums + which * WeightSums(call).tile; };
+  const auto write = [&](int64_t which, const float* tile) {
+    store_tile(tile, stride, width, width, gradients[which].mutable_data_ptr<Number>() + head * width * width, width);
+  };
+  const auto write_product = [&](int64_t which, Left<float> left, const float* right, float factor) {
     multiply<FloatProduct>(width, width, width, left, {right, stride}, result, stride, false);
     for (int64_t i = 0; i < size; ++i) result[i] *= factor;
-    store_tile(result, stride, width, width, gradients[which].mutable_data_ptr<Number>() + head * width * width, width);
+    write(which, result);
   };
-  load_head<Number>(weights[1], head, weight);
-  write(0, {sums, stride, 1}, weight, scale);
-  load_head<Number>(weights[0], head, weight);
-  write(1, {sums, 1, stride}, weight, scale);
+  if (call.rotation) {
+    write(0, sum(kToQueries));
+    write(1, sum(kToKeys));
+  } else {
+    load_head<Number>(weights[1], head, weight);
+    write_product(0, {sum(kToQueries), stride, 1}, weight, call.scale);
+    load_head<Number>(weights[0], head, weight);
+    write_product(1, {sum(kToQueries), 1, stride}, weight, call.scale);
+  }
   load_head<Number>(weights[3], head, weight);
   transpose_tile(weight, stride, width, width, turned, stride);
-  write(2, {values, stride, 1}, turned, 1);
+  write_product(2, {sum(kToValues), stride, 1}, turned, 1);
   load_head<Number>(weights[2], head, weight);
-  write(3, {weight, 1, stride}, values, 1);
+  write_product(3, {weight, 1, stride}, sum(kToValues), 1);
 }
 
 }  // namespace
@@ -194,27 +215,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(cons
                                                             const Tensor& o, bool is_causal,
                                                             const std::optional<Tensor>& mask, double dropout,
                                                             double scale, const std::optional<Tensor>& seed,
+                                                            const std::optional<Tensor>& cosines,
+                                                            const std::optional<Tensor>& sines,
                                                             const Tensor& given_y, const Tensor& log_sums) {
-  const int64_t batch = given.size(0), heads = q.size(0), width = q.size(1);
+  const int64_t batch = given.size(0), heads = q.size(0);
   const Tensor weights[4] = {q.contiguous(), k.contiguous(), v.contiguous(), o.contiguous()};
   const Tensor gradient = given_gradient.contiguous(), y = given_y.contiguous();
   Tensor x_gradient = at::empty(given.sizes(), given.options());
   Tensor gradients[4];
   for (int i = 0; i < 4; ++i) gradients[i] = at::empty(weights[i].sizes(), given.options());
   const Chunks chunks(given.numel() ? batch : 0, 1, 1, 16);
-  Partials partials(chunks.count(), heads, WeightSums(width).size);
-  const auto call = attention_call(given, heads, is_causal, mask, dropout, scale, seed);
+  const auto call = attention_call(given, heads, is_causal, mask, dropout, scale, seed, cosines, sines);
+  Partials partials(chunks.count(), heads, WeightSums(call).size);
   with_number(given, [&](auto number) {
     using Number = decltype(number);
-    const auto folded = FoldedWeights::make<Number>(weights[0], weights[1], weights[2], weights[3], call.scale);
+    const auto tiles = HeadWeights::make<Number>(weights[0], weights[1], weights[2], weights[3], call);
     for_each_piece(chunks.count(), heads, [&](int64_t chunk, int64_t head) {
-      backward_piece<Number>(call, folded, chunks, chunk, head, gradient, y, log_sums, x_gradient, partials.at(chunk, head));
+      float* sums = partials.at(chunk, head);
+      backward_piece<Number>(call, tiles, chunks, chunk, head, gradient, y, log_sums, x_gradient, sums);
     });
     for_each_piece(heads, 1, [&](int64_t head, int64_t) {
       Workspace workspace;
-      float* sums = workspace.take(WeightSums(width).size);
+      float* sums = workspace.take(WeightSums(call).size);
       partials.sum(head, sums);
-      unfold<Number>(sums, call.scale, head, weights, gradients);
+      unfold<Number>(call, sums, head, weights, gradients);
     });
   });
   return {x_gradient, gradients[0], gradients[1], gradients[2], gradients[3]};

@@ -14,14 +14,16 @@ TORCH_LIBRARY_FRAGMENT(smht, library) {
   library.def(
       "split_feed_forward_backward(Tensor gradient, Tensor x, Tensor up_weight, Tensor down_weight, str activation, "
       "Tensor? up_bias, bool has_down_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-  // y [B, T, D] and log Σ e^score [B, H, T], which backward needs. `seed` is one int64, there if anything is dropped.
+  // y [B, T, D] and log Σ e^score [B, H, T], which backward needs. `seed` is one int64, there if anything is dropped;
+  // `cosines` and `sines` [B|1, T, K/2] are there if queries and keys are turned, and take no gradient.
   library.def(
       "split_attention(Tensor x, Tensor q_weight, Tensor k_weight, Tensor v_weight, Tensor o_weight, bool is_causal, "
-      "Tensor? mask, float dropout, float scale, Tensor? seed) -> (Tensor y, Tensor log_sums)");
+      "Tensor? mask, float dropout, float scale, Tensor? seed, Tensor? cosines, Tensor? sines) -> (Tensor y, Tensor "
+      "log_sums)");
   library.def(
       "split_attention_backward(Tensor gradient, Tensor x, Tensor q_weight, Tensor k_weight, Tensor v_weight, "
-      "Tensor o_weight, bool is_causal, Tensor? mask, float dropout, float scale, Tensor? seed, Tensor y, "
-      "Tensor log_sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor o_weight, bool is_causal, Tensor? mask, float dropout, float scale, Tensor? seed, Tensor? cosines, "
+      "Tensor? sines, Tensor y, Tensor log_sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(smht, CPU, library) {

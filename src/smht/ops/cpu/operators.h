@@ -27,11 +27,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_feed_forward_backward(
 std::tuple<Tensor, Tensor> split_attention(const Tensor& x, const Tensor& q_weight, const Tensor& k_weight,
                                            const Tensor& v_weight, const Tensor& o_weight, bool is_causal,
                                            const std::optional<Tensor>& mask, double dropout, double scale,
-                                           const std::optional<Tensor>& seed);
+                                           const std::optional<Tensor>& seed, const std::optional<Tensor>& cosines,
+                                           const std::optional<Tensor>& sines);
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
     const Tensor& gradient, const Tensor& x, const Tensor& q_weight, const Tensor& k_weight, const Tensor& v_weight,
     const Tensor& o_weight, bool is_causal, const std::optional<Tensor>& mask, double dropout, double scale,
-    const std::optional<Tensor>& seed, const Tensor& y, const Tensor& log_sums);
+    const std::optional<Tensor>& seed, const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines,
+    const Tensor& y, const Tensor& log_sums);
 
 }  // namespace smht

@@ -175,6 +175,8 @@ def split_attention(
     mask: Tensor | None,
     dropout: float,
     scale: float,
+    cosines: None = None,
+    sines: None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
     """`smht.ops.split_attention` in Triton; differentiable once, not by the mask.
@@ -192,6 +194,8 @@ def split_attention(
         dropout: probability that an attention weight is dropped; the seed comes from PyTorch's default generator of the
             device, the numbers from Philox.
         scale: factor of the scores.
+        cosines: of a rotation, which the kernels do not have (`attention_obstacle`).
+        sines: see there.
         residual: `[B, T, D]`, added to the output.
 
     Returns:

@@ -5,6 +5,7 @@
 | tensors on an NVIDIA GPU of compute capability 8.0 or above (or Triton's interpreter) | tensor cores with bfloat16 |
 | all of one dtype among float32, float16, bfloat16, or autocast to one | kernels mix none; float64 is the reference's |
 | feed-forward: K up to 256; attention: K up to 128; half of that in float32 | a tile holds a head's whole width |
+| attention: no rotation of queries and keys | not in its kernels |
 | attention: no gradient by the mask | it would take `[B, H, T, T]` of memory |
 | attention with dropout: T up to 65,536 | one 32-bit counter a weight |
 """
@@ -48,8 +49,12 @@ def attention_obstacle(
     mask: Tensor | None,
     dropout: float,
     scale: float,
+    cosines: Tensor | None = None,
+    sines: Tensor | None = None,
 ) -> str | None:
     """Why the kernels cannot run `split_attention` on these, or None."""
+    if cosines is not None or sines is not None:
+        return "queries and keys are to be turned"
     if mask is not None and mask.requires_grad:
         return "the mask takes a gradient"
     if mask is not None and mask.device != x.device:
