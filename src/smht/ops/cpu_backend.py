@@ -75,6 +75,13 @@ def split_attention(
     return torch.ops.smht.split_attention(x, *weights, is_causal, mask, dropout, scale, seed)[0]
 
 
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """See `smht.ops.linear_cross_entropy`. Forward computes the gradients that may be asked for."""
+    hidden, weight = _autocast(hidden, weight)
+    wanted = [torch.is_grad_enabled() and tensor.requires_grad for tensor in (hidden, weight)]
+    return torch.ops.smht.linear_cross_entropy(hidden, weight, labels, ignore_index, *wanted)[0]
+
+
 def _autocast(*tensors: Tensor | None) -> list[Any]:
     """The tensors as autocast hands them to a matrix product."""
     if not torch.is_autocast_enabled("cpu"):
@@ -85,8 +92,9 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
 
 def _numbers(call: Call) -> set[torch.dtype]:
     """The dtypes of x, weights and biases once autocast has had its way."""
-    mask = call.arguments[6] if call.op == "split_attention" else None
-    dtypes = {tensor.dtype for tensor in call.tensors if tensor is not mask}
+    other = {"split_attention": 6, "linear_cross_entropy": 2}.get(call.op)  # the mask or the labels
+    numbers = [argument for place, argument in enumerate(call.arguments) if place != other]
+    dtypes = {number.dtype for number in numbers if isinstance(number, Tensor)}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
         return {torch.get_autocast_dtype("cpu")}
     return dtypes
@@ -120,16 +128,20 @@ _EVERY_OP = (
     Condition("tensors on the CPU", lambda call: all(tensor.device.type == "cpu" for tensor in call.tensors)),
     Condition("plain tensors", lambda call: all(type(tensor) in (Tensor, nn.Parameter) for tensor in call.tensors)),
     Condition("float32 or bfloat16, the same throughout", _has_one_number_type),
-    Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),
     Condition("no export, no forward-mode and no vmapped derivative", _is_plain),
 )
+_SPLIT_OP = (
+    *_EVERY_OP,
+    Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),
+)
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
-    "split_linear": _EVERY_OP,
-    "split_feed_forward": _EVERY_OP,
+    "split_linear": _SPLIT_OP,
+    "split_feed_forward": _SPLIT_OP,
     "split_attention": (
-        *_EVERY_OP,
+        *_SPLIT_OP,
         Condition("a mask of booleans, float32 or bfloat16 that takes no gradient", _mask_is_taken),
     ),
+    "linear_cross_entropy": _EVERY_OP,
 }
 
 # Below these sizes PyTorch's own ops were measured to be as fast or faster: calling costs more than computing, or, in

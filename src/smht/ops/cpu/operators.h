@@ -34,4 +34,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
     const Tensor& o_weight, bool is_causal, const std::optional<Tensor>& mask, double dropout, double scale,
     const std::optional<Tensor>& seed, const Tensor& y, const Tensor& log_sums);
 
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& labels,
+                                                        int64_t ignore_index, bool wants_hidden, bool wants_weight);
+
 }  // namespace smht
