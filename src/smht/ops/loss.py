@@ -9,11 +9,12 @@ from torch import Tensor
 from smht.errors import UsageError
 from smht.ops.backend import run
 
+
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
     """Total surprise of labels under a linear head, `-Σ ln softmax(hidden · weightᵀ)[label]`, in nats.
 
-    The same as `F.linear`, a conversion to float32 at least, and `F.cross_entropy(..., reduction="sum")`. A kernel keeps
-    no logits, so what it computes costs memory for one block of tokens and not for all.
+    The same as `F.linear`, a conversion to float32 at least, and `F.cross_entropy(..., reduction="sum")`. A kernel
+    keeps no logits: it takes memory for those of one block of tokens.
 
     Args:
         hidden: `[..., D]`.
@@ -34,7 +35,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_
         )
     if labels.shape != hidden.shape[:-1] or labels.dtype != torch.int64:
         raise UsageError(
-            f"linear_cross_entropy: labels must be int64 of shape {list(hidden.shape[:-1])}, one for each row of hidden; "
+            f"linear_cross_entropy: labels must be int64 of shape {list(hidden.shape[:-1])}, as hidden has rows; "
             f"got {str(labels.dtype).removeprefix('torch.')} of shape {list(labels.shape)}"
         )
     _check_range(labels, weight.shape[0], ignore_index)

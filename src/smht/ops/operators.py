@@ -218,7 +218,7 @@ def _(
 
 
 def _cross_entropy_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    hidden, weight, labels, ctx.ignore_index, *_ = inputs
+    hidden, weight, labels, ctx.ignore_index, *ctx.wanted = inputs
     _, by_hidden, by_weight = output
     ctx.save_for_backward(hidden, weight, labels, by_hidden, by_weight)
     # Only the loss is anyone's result; without this, backward would fill zeros for the other two.
@@ -235,7 +235,8 @@ def _cross_entropy_gradients(ctx: Any, gradient: Tensor, *_: Tensor | None) -> t
             gradient,
         )
     else:
-        found = [known * gradient if known.numel() else None for known in (by_hidden, by_weight)]
+        known = zip((by_hidden, by_weight), ctx.wanted, strict=True)
+        found = [of_one * gradient if is_wanted else None for of_one, is_wanted in known]
     return *found, None, None, None, None
 
 
