@@ -3,12 +3,13 @@ import torch
 
 from helpers.command_line import refuse, succeed
 from smht.ops import BACKENDS
+from smht.ops.backend import OPS
 
 
 def test_what_runs_here() -> None:
     found = succeed("doctor", "--json").json
     assert found["system"]["torch"] == torch.__version__
-    assert {op["op"] for op in found["ops"]} == {"split_linear", "split_feed_forward", "split_attention"}
+    assert {op["op"] for op in found["ops"]} == set(OPS)
     for op in found["ops"]:
         assert {op["backend"], *op["why_not"]} == set(BACKENDS)
     out = succeed("doctor").out

@@ -51,13 +51,22 @@ def test_gradient_checkpointing_changes_no_gradient(stack: str, encoding: str, p
 
 
 @pytest.mark.parametrize("stack", ["decoder", "encoder_decoder"])
+def test_training_keeps_no_cache_unless_asked(stack: str) -> None:
+    model = make(stack)
+    given = inputs(stack)
+    assert CACHE_ARGUMENT not in model(**given)
+    assert model(**given, use_cache=True)[CACHE_ARGUMENT].get_seq_length() > 0
+    assert CACHE_ARGUMENT in model.eval()(**given)
+
+
+@pytest.mark.parametrize("stack", ["decoder", "encoder_decoder"])
 def test_gradient_checkpointing_goes_without_a_cache(stack: str) -> None:
     model = make(stack)
     given = inputs(stack)
-    cache = model(**given)[CACHE_ARGUMENT]
+    cache = model(**given, use_cache=True)[CACHE_ARGUMENT]
     assert cache.get_seq_length() == (11 if stack == "decoder" else 5)
     enable_gradient_checkpointing(model)
-    assert CACHE_ARGUMENT not in model(**given)
+    assert CACHE_ARGUMENT not in model(**given, use_cache=True)
     with refused("gradient checkpointing computes each block twice, so it cannot be used with a cache"):
         model(**given, **{CACHE_ARGUMENT: cache})
 

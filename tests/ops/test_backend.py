@@ -34,6 +34,7 @@ def call_every_op() -> None:
     ops.split_linear(torch.zeros(4), SQUARE)
     ops.split_feed_forward(torch.zeros(4), SQUARE, SQUARE)
     ops.split_attention(torch.zeros(1, 1, 4), SQUARE, SQUARE, SQUARE, SQUARE)
+    ops.linear_cross_entropy(torch.zeros(1, 4), torch.zeros(2, 4), torch.zeros(1, dtype=torch.int64))
 
 
 def test_automatic_is_the_default() -> None:
@@ -69,7 +70,7 @@ def test_the_reference_computes_what_a_backend_does_not_take(monkeypatch: pytest
     add_row(monkeypatch, "choosy", called, conditions=never)
     ops.set_backend("choosy")
     call_every_op()
-    assert called == ["split_feed_forward"]
+    assert called == ["split_feed_forward", "linear_cross_entropy"]
 
 
 def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_automatic(

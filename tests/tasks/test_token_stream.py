@@ -1,10 +1,12 @@
 import math
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -181,7 +183,9 @@ def test_a_batch_trains_on_every_label(model: SmhtForCausalLM) -> None:
     inputs, labels = batch["input_ids"], batch["shift_labels"]
     assert isinstance(inputs, Tensor) and isinstance(labels, Tensor)
     assert inputs.shape == labels.shape == (3, POSITIONS)
-    output = model(**batch)
+    assert model(**batch).get("logits") is None
+    output = model(**{**batch, "skip_logits": False})
+    torch.testing.assert_close(model(**batch).loss, output.loss, rtol=1e-6, atol=0)
     log_probabilities = output.logits.log_softmax(-1)
     expected = -torch.stack([log_probabilities[b, t, labels[b, t]] for b in range(3) for t in range(POSITIONS)]).mean()
     torch.testing.assert_close(output.loss, expected, rtol=1e-6, atol=0, check_dtype=False)
@@ -270,14 +274,14 @@ class Places(nn.Module):
         self.weight = nn.Parameter(torch.zeros(()))
         self.asked: list[Tensor] = []
 
-    def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-        assert not use_cache
+    def forward(self, input_ids: Tensor, shift_labels: Tensor, **options: Any) -> SimpleNamespace:
+        assert not options["use_cache"] and options["num_items_in_batch"] == 1
         assert not self.training
         self.asked.append(input_ids)
         logits = torch.zeros(*input_ids.shape, self.config.vocab_size)
         following = (input_ids + 1).clamp(max=self.config.vocab_size - 1)
         logits.scatter_(-1, following[..., None], math.log(self.config.vocab_size - 1))
-        return SimpleNamespace(logits=logits)
+        return SimpleNamespace(loss=F.cross_entropy(logits.flatten(0, 1), shift_labels.flatten(), reduction="sum"))
 
 
 @given(length=st.integers(2, 200), context=st.integers(1, 40), data=st.data())
@@ -357,8 +361,9 @@ def test_the_metrics() -> None:
 
 def test_a_uniform_model_of_bytes_needs_eight_bits_a_byte() -> None:
     class Uniform(Places):
-        def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
-            return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 256))
+        def forward(self, input_ids: Tensor, shift_labels: Tensor, **_: Any) -> SimpleNamespace:
+            logits = torch.zeros(input_ids.numel(), 256)
+            return SimpleNamespace(loss=F.cross_entropy(logits, shift_labels.flatten(), reduction="sum"))
 
     result = evaluate(Uniform(256), random_stream(300), 50)
     assert result.bits_per_byte == pytest.approx(8)

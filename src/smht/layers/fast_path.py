@@ -32,10 +32,14 @@ def is_fusable(*projections: nn.Module) -> bool:
     return all(
         isinstance(projection, SplitLinear)
         and type(projection).forward is SplitLinear.forward
-        and "forward" not in vars(projection)
-        and not _is_hooked(projection)
+        and _is_untouched(projection)
         for projection in projections
     )
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether a module is `nn.Linear`, and its weight may be used without calling it."""
+    return type(module) is nn.Linear and _is_untouched(module)
 
 
 def fused_feed_forward_weights(
@@ -55,7 +59,7 @@ def fused_attention_weights(*projections: nn.Module) -> tuple[Tensor, ...] | Non
     return tuple(projection.weight for projection in projections)  # pyright: ignore[reportReturnType]
 
 
-def _is_hooked(module: nn.Module) -> bool:
-    return bool(
+def _is_untouched(module: nn.Module) -> bool:
+    return "forward" not in vars(module) and not (
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

@@ -13,6 +13,7 @@ from smht.models.attention_plan import generation_mask
 from smht.models.base import SmhtPreTrainedModel
 from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
 from smht.models.configuration import SmhtConfig
+from smht.models.head_loss import head_loss, needs_no_logits
 from smht.models.labels import check_labels
 from smht.models.model import SmhtModel
 
@@ -47,6 +48,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         cache: Cache | None = None,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # pyright: ignore[reportGeneralTypeIssues]
     ) -> CausalLMOutputWithPast:
         """Logits of the next token and, with labels, the mean cross-entropy in nats.
@@ -62,10 +64,11 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
             use_cache: see there.
             logits_to_keep: how many of the last positions get logits (0: all), or their indices.
             cache: see there.
+            skip_logits: leave the logits out where labels are given; the loss then needs no memory for them.
             **kwargs: `shift_labels`, labels that are already shifted; the rest goes to the attention function.
 
         Returns:
-            `logits` `[B, T, V]`, and `loss` where labels were given.
+            `logits` `[B, T, V]`, `loss` where labels were given.
 
         Raises:
             UsageError: what `SmhtModel.forward` refuses, or labels that are all -100.
@@ -80,12 +83,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
             **kwargs,  # pyright: ignore[reportCallIssue]
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None
-        if labels is not None:
-            shifted = kwargs.get("shift_labels")
-            check_labels(labels[..., 1:] if shifted is None else shifted, "comes first")
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        logits, loss = self._score(outputs.last_hidden_state[:, kept], labels, skip_logits, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -93,3 +91,18 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
             attentions=outputs.attentions,
             **named_cache(outputs.get(CACHE_ARGUMENT)),
         )
+
+    def _score(
+        self, hidden_states: Tensor, labels: Tensor | None, skip_logits: bool, **kwargs: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Logits and loss, each where it is wanted."""
+        if labels is None:
+            return self.lm_head(hidden_states), None
+        shifted = kwargs.get("shift_labels")
+        check_labels(labels[..., 1:] if shifted is None else shifted, "comes first")
+        vocab_size = self.config.vocab_size
+        if skip_logits and needs_no_logits(self.lm_head, vocab_size, self.loss_function):
+            return None, head_loss(hidden_states, self.lm_head.weight, labels, **kwargs)
+        logits = self.lm_head(hidden_states)
+        loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
+        return None if skip_logits else logits, loss

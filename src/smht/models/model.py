@@ -147,7 +147,8 @@ class SmhtModel(SmhtStack):
                 changes nothing.
             past_key_values: a cache, by its name up to transformers 5.23.
             inputs_embeds: `[B, T, D]` in place of `input_ids`, as the token embedding gives them.
-            use_cache: whether to return a cache.
+            use_cache: whether to return a cache; if not given, what the configuration says, and not in training,
+                where nobody goes on from it and the fused attention would have to stand back.
             cache: a cache, by its name since transformers 5.24.
             decoder_input_ids: `[B, T]`, the target; for two stacks, like all that follow.
             decoder_attention_mask: over cached and new target tokens.
@@ -162,6 +163,8 @@ class SmhtModel(SmhtStack):
                 gradient checkpointing in training, or arguments for a stack that the model does not have.
         """
         cache = given_cache(cache, past_key_values)
+        if use_cache is None and self.training:
+            use_cache = False
         target = {
             "input_ids": decoder_input_ids,
             "attention_mask": decoder_attention_mask,

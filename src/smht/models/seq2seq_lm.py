@@ -15,6 +15,7 @@ from smht.models.attention_plan import generation_mask
 from smht.models.base import SmhtPreTrainedModel
 from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
 from smht.models.configuration import SmhtConfig
+from smht.models.head_loss import head_loss, needs_no_logits
 from smht.models.labels import check_labels, refuse_left_padding, shift_right
 from smht.models.model import SmhtModel
 
@@ -48,6 +49,7 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
         cache: Cache | None = None,
         position_ids: torch.LongTensor | None = None,
         decoder_position_ids: torch.LongTensor | None = None,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # pyright: ignore[reportGeneralTypeIssues]
     ) -> Seq2SeqLMOutput:
         """Logits of each target token and, with labels, the mean cross-entropy in nats.
@@ -67,11 +69,12 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
             cache: see there.
             position_ids: see there.
             decoder_position_ids: see there.
+            skip_logits: leave the logits out where labels are given; the loss then needs no memory for them.
             **kwargs: `num_items_in_batch`, which the summed loss is divided by; the rest goes to the attention
                 functions.
 
         Returns:
-            `logits` `[B, T, V]`, and `loss` where labels were given.
+            `logits` `[B, T, V]`, `loss` where labels were given.
 
         Raises:
             UsageError: what `SmhtModel.forward` refuses, labels that are all -100, or no target.
@@ -99,11 +102,7 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
             cache=given_cache(cache, past_key_values),
             **kwargs,  # pyright: ignore[reportCallIssue]
         )
-        logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            vocab_size = self.config.vocab_size
-            loss = ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch=divisor, shift_labels=labels)
+        logits, loss = self._score(outputs.last_hidden_state, labels, skip_logits, divisor)
         return Seq2SeqLMOutput(
             loss=loss,  # pyright: ignore[reportArgumentType]
             logits=logits,
@@ -115,6 +114,19 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
             encoder_attentions=outputs.encoder_attentions,
             **named_cache(outputs.get(CACHE_ARGUMENT)),
         )
+
+    def _score(
+        self, hidden_states: Tensor, labels: Tensor | None, skip_logits: bool, divisor: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Logits and loss, each where it is wanted."""
+        if labels is None:
+            return self.lm_head(hidden_states), None
+        vocab_size = self.config.vocab_size
+        given = {"num_items_in_batch": divisor, "shift_labels": labels}
+        if skip_logits and needs_no_logits(self.lm_head, vocab_size, ForCausalLMLoss):
+            return None, head_loss(hidden_states, self.lm_head.weight, labels, **given)
+        logits = self.lm_head(hidden_states)
+        return None if skip_logits else logits, ForCausalLMLoss(logits, labels, vocab_size, **given)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels `[B, T]` as the decoder reads them; transformers' collators call this.

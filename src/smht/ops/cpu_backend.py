@@ -79,6 +79,13 @@ def split_attention(
     return torch.ops.smht.split_attention(x, *weights, is_causal, mask, dropout, scale, seed, cosines, sines)[0]
 
 
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """See `smht.ops.linear_cross_entropy`. Forward computes the gradients that may be asked for."""
+    hidden, weight = _autocast(hidden, weight)
+    wanted = [torch.is_grad_enabled() and tensor.requires_grad for tensor in (hidden, weight)]
+    return torch.ops.smht.linear_cross_entropy(hidden, weight, labels, ignore_index, *wanted)[0]
+
+
 def _autocast(*tensors: Tensor | None) -> list[Any]:
     """The tensors as autocast hands them to a matrix product."""
     if not torch.is_autocast_enabled("cpu"):
@@ -87,16 +94,15 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
-def _apart(call: Call) -> list[Tensor]:
-    """The tensors whose dtype is their own: mask, cosines and sines of attention."""
-    if call.op != "split_attention":
-        return []
-    return [tensor for tensor in (call.arguments[6], *call.arguments[9:]) if tensor is not None]
+_OTHER_DTYPES = {"split_attention": (6, 9, 10), "linear_cross_entropy": (2,)}
+"""Places of arguments whose dtype is their own: mask, cosines and sines; labels."""
 
 
 def _numbers(call: Call) -> set[torch.dtype]:
     """The dtypes of x, weights and biases once autocast has had its way."""
-    dtypes = {tensor.dtype for tensor in call.tensors if not any(tensor is other for other in _apart(call))}
+    others = _OTHER_DTYPES.get(call.op, ())
+    numbers = (argument for place, argument in enumerate(call.arguments) if place not in others)
+    dtypes = {number.dtype for number in numbers if isinstance(number, Tensor)}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
         return {torch.get_autocast_dtype("cpu")}
     return dtypes
@@ -135,17 +141,21 @@ _EVERY_OP = (
     Condition("tensors on the CPU", lambda call: all(tensor.device.type == "cpu" for tensor in call.tensors)),
     Condition("plain tensors", lambda call: all(type(tensor) in (Tensor, nn.Parameter) for tensor in call.tensors)),
     Condition("float32 or bfloat16, the same throughout", _has_one_number_type),
-    Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),
     Condition("no export, no forward-mode and no vmapped derivative", _is_plain),
 )
+_SPLIT_OP = (
+    *_EVERY_OP,
+    Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),
+)
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
-    "split_linear": _EVERY_OP,
-    "split_feed_forward": _EVERY_OP,
+    "split_linear": _SPLIT_OP,
+    "split_feed_forward": _SPLIT_OP,
     "split_attention": (
-        *_EVERY_OP,
+        *_SPLIT_OP,
         Condition("a mask of booleans, float32 or bfloat16 that takes no gradient", _mask_is_taken),
         Condition("a rotation in float32 or bfloat16 that takes no gradient", _rotation_is_taken),
     ),
+    "linear_cross_entropy": _EVERY_OP,
 }
 
 # Below these sizes PyTorch's own ops were measured to be as fast or faster: calling costs more than computing, or, in

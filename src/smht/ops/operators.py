@@ -205,6 +205,56 @@ def _attention_backward_flops(gradient: Any, x: Sequence[int], q_weight: Sequenc
     return 16 * _count(x) * q_weight[2] + 10 * _count(x) * x[1]
 
 
+# linear_cross_entropy
+
+
+@torch.library.register_fake("smht::linear_cross_entropy")
+def _(
+    hidden: Tensor, weight: Tensor, labels: Tensor, ignore_index: int, wants_hidden: bool, wants_weight: bool
+) -> tuple[Tensor, ...]:
+    return (
+        hidden.new_empty((), dtype=torch.float32),
+        hidden.new_empty(hidden.shape if wants_hidden else 0),
+        weight.new_empty(weight.shape if wants_weight else 0),
+    )
+
+
+def _cross_entropy_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    hidden, weight, labels, ctx.ignore_index, *ctx.wanted = inputs
+    _, by_hidden, by_weight = output
+    ctx.save_for_backward(hidden, weight, labels, by_hidden, by_weight)
+    # Only the loss is anyone's result; without this, backward would fill zeros for the other two.
+    ctx.mark_non_differentiable(by_hidden, by_weight)
+    ctx.set_materialize_grads(False)
+
+
+def _cross_entropy_gradients(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    hidden, weight, labels, by_hidden, by_weight = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        found = _differentiable(
+            lambda hidden, weight: reference.linear_cross_entropy(hidden, weight, labels, ctx.ignore_index),
+            (hidden, weight),
+            gradient,
+        )
+    else:
+        known = zip((by_hidden, by_weight), ctx.wanted, strict=True)
+        found = [of_one * gradient if is_wanted else None for of_one, is_wanted in known]
+    return *found, None, None, None, None
+
+
+torch.library.register_autograd(
+    "smht::linear_cross_entropy", _cross_entropy_gradients, setup_context=_cross_entropy_context
+)
+
+
+@register_flop_formula(_OPS.linear_cross_entropy)
+def _cross_entropy_flops(
+    hidden: Sequence[int], weight: Sequence[int], labels: Any, ignore_index: int, *wants: bool, **_: Any
+) -> int:
+    """Forward and backward together, as the gradients are made in forward."""
+    return 2 * _count(hidden) * weight[0] * (1 + sum(wants))
+
+
 def _count(shape: Sequence[int]) -> int:
     count = 1
     for size in shape:

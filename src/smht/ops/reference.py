@@ -49,6 +49,13 @@ def split_feed_forward(
     return _heads_last(_project(hidden, down_weight, down_bias), x.shape[:-1])
 
 
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """Reference of `smht.ops.linear_cross_entropy`."""
+    logits = F.linear(hidden.reshape(-1, hidden.shape[-1]), weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, labels.reshape(-1), ignore_index=ignore_index, reduction="sum")
+
+
 def split_attention(
     x: Tensor,
     q_weight: Tensor,

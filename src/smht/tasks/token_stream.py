@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -128,13 +127,14 @@ def count_windows(stream: TokenStream, context: int) -> int:
 
 
 def collate(windows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor | bool]:
-    """A batch for the model: labels that are already shifted, and no cache."""
+    """A batch for the model: labels that are already shifted, no cache, and no logits beside the loss."""
     labels = torch.stack([window["labels"] for window in windows])
     return {
         "input_ids": torch.stack([window["input_ids"] for window in windows]),
         "labels": labels,
         "shift_labels": labels,
         "use_cache": False,
+        "skip_logits": True,
     }
 
 
@@ -176,7 +176,7 @@ def evaluate(model: nn.Module, stream: TokenStream, context: int, stride: int | 
     `context - stride` tokens (where the stream has them). Begin and end tokens are no text and do not count.
 
     Args:
-        model: gives `.logits` `[B, T, V]` for `input_ids`; put into evaluation mode for the time.
+        model: gives the `.loss` of `SmhtForCausalLM`; put into evaluation mode for the time.
         stream: the text.
         context: `T`.
         stride: how far a window is from the next; the context if not given.
@@ -194,15 +194,18 @@ def evaluate(model: nn.Module, stream: TokenStream, context: int, stride: int | 
     try:
         with torch.inference_mode():
             for inputs, labels in _evaluation_batches(model, stream, context, stride):
-                logits = model(input_ids=inputs.to(device), use_cache=False).logits
-                losses = F.cross_entropy(
-                    logits.flatten(0, 1).float(), labels.flatten().to(device), ignore_index=IGNORED, reduction="sum"
-                )
-                nats += losses.double().item()
-                tokens += int((labels != IGNORED).sum())
+                if counted := int((labels != IGNORED).sum()):
+                    nats += _nats(model, inputs.to(device), labels.to(device))
+                    tokens += counted
     finally:
         model.train(was_training)
     return Evaluation(nats, tokens, stream.num_bytes)
+
+
+def _nats(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+    """The summed loss of a batch: what it is divided by is 1."""
+    options = {"use_cache": False, "skip_logits": True, "num_items_in_batch": 1}
+    return model(input_ids=inputs, labels=labels, shift_labels=labels, **options).loss.double().item()
 
 
 def _evaluation_batches(

@@ -24,6 +24,10 @@ TORCH_LIBRARY_FRAGMENT(smht, library) {
       "split_attention_backward(Tensor gradient, Tensor x, Tensor q_weight, Tensor k_weight, Tensor v_weight, "
       "Tensor o_weight, bool is_causal, Tensor? mask, float dropout, float scale, Tensor? seed, Tensor? cosines, "
       "Tensor? sines, Tensor y, Tensor log_sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  // The sum over tokens and its gradients; one that is not wanted is empty.
+  library.def(
+      "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor labels, int ignore_index, bool wants_hidden, "
+      "bool wants_weight) -> (Tensor loss, Tensor hidden_gradient, Tensor weight_gradient)");
 }
 
 TORCH_LIBRARY_IMPL(smht, CPU, library) {
@@ -33,4 +37,5 @@ TORCH_LIBRARY_IMPL(smht, CPU, library) {
   library.impl("split_feed_forward_backward", smht::split_feed_forward_backward);
   library.impl("split_attention", smht::split_attention);
   library.impl("split_attention_backward", smht::split_attention_backward);
+  library.impl("linear_cross_entropy", smht::linear_cross_entropy);
 }

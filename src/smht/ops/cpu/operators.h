@@ -36,4 +36,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
     const std::optional<Tensor>& seed, const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines,
     const Tensor& y, const Tensor& log_sums);
 
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& labels,
+                                                        int64_t ignore_index, bool wants_hidden, bool wants_weight);
+
 }  // namespace smht
