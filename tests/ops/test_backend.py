@@ -35,6 +35,7 @@ def call_every_op() -> None:
     ops.split_feed_forward(torch.zeros(4), SQUARE, SQUARE)
     ops.split_attention(torch.zeros(1, 1, 4), SQUARE, SQUARE, SQUARE, SQUARE)
     ops.linear_cross_entropy(torch.zeros(1, 4), torch.zeros(2, 4), torch.zeros(1, dtype=torch.int64))
+    ops.permute_channels(torch.zeros(2), torch.tensor([1, 0]), torch.tensor([1, 0]))
 
 
 def test_automatic_is_the_default() -> None:
@@ -70,7 +71,7 @@ def test_the_reference_computes_what_a_backend_does_not_take(monkeypatch: pytest
     add_row(monkeypatch, "choosy", called, conditions=never)
     ops.set_backend("choosy")
     call_every_op()
-    assert called == ["split_feed_forward", "linear_cross_entropy"]
+    assert called == ["split_feed_forward", "linear_cross_entropy", "permute_channels"]
 
 
 def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_automatic(

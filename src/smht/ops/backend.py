@@ -19,7 +19,7 @@ from smht.ops import cpu_backend, reference
 from smht.ops.call import Call, Condition
 
 AUTO = "auto"
-OPS = ("split_linear", "split_feed_forward", "split_attention", "linear_cross_entropy")
+OPS = ("split_linear", "split_feed_forward", "split_attention", "linear_cross_entropy", "permute_channels")
 
 
 @dataclass(frozen=True)

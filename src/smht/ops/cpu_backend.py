@@ -86,6 +86,11 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_
     return torch.ops.smht.linear_cross_entropy(hidden, weight, labels, ignore_index, *wanted)[0]
 
 
+def permute_channels(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """See `smht.ops.permute_channels`."""
+    return torch.ops.smht.permute_channels(x, order, inverse)
+
+
 def _autocast(*tensors: Tensor | None) -> list[Any]:
     """The tensors as autocast hands them to a matrix product."""
     if not torch.is_autocast_enabled("cpu"):
@@ -137,12 +142,12 @@ def _rotation_is_taken(call: Call) -> bool:
     return all(tensor.dtype in NUMBERS and not tensor.requires_grad for tensor in given)
 
 
-_EVERY_OP = (
+_ANY_NUMBERS = (
     Condition("tensors on the CPU", lambda call: all(tensor.device.type == "cpu" for tensor in call.tensors)),
     Condition("plain tensors", lambda call: all(type(tensor) in (Tensor, nn.Parameter) for tensor in call.tensors)),
-    Condition("float32 or bfloat16, the same throughout", _has_one_number_type),
     Condition("no export, no forward-mode and no vmapped derivative", _is_plain),
 )
+_EVERY_OP = (*_ANY_NUMBERS, Condition("float32 or bfloat16, the same throughout", _has_one_number_type))
 _SPLIT_OP = (
     *_EVERY_OP,
     Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),
@@ -156,6 +161,10 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
         Condition("a rotation in float32 or bfloat16 that takes no gradient", _rotation_is_taken),
     ),
     "linear_cross_entropy": _EVERY_OP,
+    "permute_channels": (
+        *_ANY_NUMBERS,
+        Condition("real numbers", lambda call: not call.arguments[0].is_complex()),
+    ),
 }
 
 # Below these sizes PyTorch's own ops were measured to be as fast or faster: calling costs more than computing, or, in

@@ -1,33 +1,9 @@
-"""Reordering of channels, forward and backward by the same fast gather."""
+"""The contract of the reordering of channels."""
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
-
-class _PermuteChannels(torch.autograd.Function):
-    """The gradient of a permutation is the inverse permutation.
-
-    PyTorch's own gradient of `gather` and `index_select` adds into zeros instead: several times slower.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        # gather takes about a third of index_select's time on CPU.
-        return x.gather(-1, order.expand_as(x))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, order, inverse = inputs
-        ctx.save_for_backward(order, inverse)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        order, inverse = ctx.saved_tensors
-        return _PermuteChannels.apply(grad_outputs[0], inverse, order), None, None  # pyright: ignore[reportReturnType]
+from smht.errors import UsageError
+from smht.ops.backend import run
 
 
 def permute_channels(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
@@ -40,5 +16,13 @@ def permute_channels(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 
     Returns:
         `[..., D]`, contiguous.
+
+    Raises:
+        UsageError: an order or an inverse of another length.
     """
-    return _PermuteChannels.apply(x, order, inverse)  # pyright: ignore[reportReturnType]
+    if not x.shape[-1:] == order.shape == inverse.shape:
+        raise UsageError(
+            f"permute_channels: order and inverse must be [{x.shape[-1] if x.dim() else 1}], as wide as x; "
+            f"got {list(order.shape)} and {list(inverse.shape)}"
+        )
+    return run("permute_channels", x, order, inverse)

@@ -4,6 +4,8 @@ Inside an op the head axis leads, `[H, B·T, K]`, so that every projection is on
 matrix product and no tensor is transposed in memory before the last one.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,6 +49,35 @@ def split_feed_forward(
     """Reference of `smht.ops.split_feed_forward`."""
     hidden = ACTIVATIONS[activation](_project(_heads_first(x, up_weight.shape[0]), up_weight, up_bias))
     return _heads_last(_project(hidden, down_weight, down_bias), x.shape[:-1])
+
+
+class _PermuteChannels(torch.autograd.Function):
+    """The gradient of a permutation is the inverse permutation.
+
+    PyTorch's own gradient of `gather` and `index_select` adds into zeros instead: several times slower.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        # gather takes about a third of index_select's time on CPU.
+        return x.gather(-1, order.expand_as(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        _, order, inverse = inputs
+        ctx.save_for_backward(order, inverse)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        order, inverse = ctx.saved_tensors
+        return _PermuteChannels.apply(grad_outputs[0], inverse, order), None, None  # pyright: ignore[reportReturnType]
+
+
+def permute_channels(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Reference of `smht.ops.permute_channels`."""
+    return _PermuteChannels.apply(x, order, inverse)  # pyright: ignore[reportReturnType]
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, ignore_index: int) -> Tensor:

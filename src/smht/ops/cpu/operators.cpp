@@ -28,6 +28,7 @@ TORCH_LIBRARY_FRAGMENT(smht, library) {
   library.def(
       "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor labels, int ignore_index, bool wants_hidden, "
       "bool wants_weight) -> (Tensor loss, Tensor hidden_gradient, Tensor weight_gradient)");
+  library.def("permute_channels(Tensor x, Tensor order, Tensor inverse) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(smht, CPU, library) {
@@ -38,4 +39,10 @@ TORCH_LIBRARY_IMPL(smht, CPU, library) {
   library.impl("split_attention", smht::split_attention);
   library.impl("split_attention_backward", smht::split_attention_backward);
   library.impl("linear_cross_entropy", smht::linear_cross_entropy);
+  library.impl("permute_channels", smht::permute_channels);
+}
+
+// The gradients of all others are in smht.ops.operators.
+TORCH_LIBRARY_IMPL(smht, Autograd, library) {
+  library.impl("permute_channels", smht::permute_channels_differentiably);
 }

@@ -39,4 +39,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
 std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& labels,
                                                         int64_t ignore_index, bool wants_hidden, bool wants_weight);
 
+Tensor permute_channels(const Tensor& x, const Tensor& order, const Tensor& inverse);
+Tensor permute_channels_differentiably(const Tensor& x, const Tensor& order, const Tensor& inverse);
+
 }  // namespace smht
