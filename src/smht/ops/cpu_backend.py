@@ -8,10 +8,11 @@ import importlib
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from smht.errors import SmhtError, first_line
 from smht.ops.call import Call, Condition
+from smht.ops.conditions import NO_TRANSFORMATION, PLAIN_TENSORS, one_number_type
 
 NUMBERS = (torch.float32, torch.bfloat16)
 WIDEST_HEAD = 256
@@ -83,29 +84,6 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
-def _numbers(call: Call) -> set[torch.dtype]:
-    """The dtypes of x, weights and biases once autocast has had its way."""
-    mask = call.arguments[6] if call.op == "split_attention" else None
-    dtypes = {tensor.dtype for tensor in call.tensors if tensor is not mask}
-    if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
-        return {torch.get_autocast_dtype("cpu")}
-    return dtypes
-
-
-def _has_one_number_type(call: Call) -> bool:
-    numbers = _numbers(call)
-    return len(numbers) == 1 and next(iter(numbers)) in NUMBERS
-
-
-def _is_plain(call: Call) -> bool:
-    return not (
-        torch.compiler.is_exporting()
-        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
-    )
-
-
 def _tokens(call: Call) -> int:
     x = call.arguments[0]
     return x.numel() // max(1, x.shape[-1])
@@ -118,10 +96,10 @@ def _mask_is_taken(call: Call) -> bool:
 
 _EVERY_OP = (
     Condition("tensors on the CPU", lambda call: all(tensor.device.type == "cpu" for tensor in call.tensors)),
-    Condition("plain tensors", lambda call: all(type(tensor) in (Tensor, nn.Parameter) for tensor in call.tensors)),
-    Condition("float32 or bfloat16, the same throughout", _has_one_number_type),
+    PLAIN_TENSORS,
+    one_number_type("cpu", NUMBERS),
     Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),
-    Condition("no export, no forward-mode and no vmapped derivative", _is_plain),
+    NO_TRANSFORMATION,
 )
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "split_linear": _EVERY_OP,

@@ -5,10 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smht.ops import reference
 from smht.ops.gpu.attention_backward import key_kernel, query_kernel, weight_kernel
 from smht.ops.gpu.attention_forward import forward_kernel
 from smht.ops.gpu.linear import weight_gradient_parts
-from smht.ops.gpu.tiles import any_requires_grad, as_rows, autocast, bucket, ceil_div, on_device_of, padded, precision
+from smht.ops.gpu.tiles import as_rows, bucket, ceil_div, on_device_of, padded, precision
+from smht.ops.second_derivatives import differentiable_gradients, no_second_derivative
 
 _WEIGHT_ROWS = 16
 
@@ -158,46 +160,19 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 
 
 def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = _split_attention_backward(grad, *ctx.saved_tensors, ctx.is_causal, ctx.dropout, ctx.scale)
+    x, q_weight, k_weight, v_weight, o_weight, mask, seed, mixed, log_sums = ctx.saved_tensors
+    tensors = (x, q_weight, k_weight, v_weight, o_weight)
+    if torch.is_grad_enabled():
+        if seed is not None:
+            raise no_second_derivative("gpu")
+        gradients = differentiable_gradients(
+            lambda *given: reference.split_attention(*given, ctx.is_causal, mask, 0.0, ctx.scale), tensors, grad
+        )
+    else:
+        gradients = _split_attention_backward(
+            grad, *tensors, mask, seed, mixed, log_sums, ctx.is_causal, ctx.dropout, ctx.scale
+        )
     return *gradients, None, grad if ctx.has_residual else None, *[None] * 5
 
 
 _split_attention.register_autograd(_backward, setup_context=_save)
-
-
-def split_attention(
-    x: Tensor,
-    q_weight: Tensor,
-    k_weight: Tensor,
-    v_weight: Tensor,
-    o_weight: Tensor,
-    is_causal: bool,
-    mask: Tensor | None,
-    dropout: float,
-    scale: float,
-    residual: Tensor | None = None,
-) -> Tensor:
-    """`smht.ops.split_attention` in Triton; differentiable once, not by the mask.
-
-    A token that may attend to nothing gives zeros. Under autocast the inputs are cast as for PyTorch's own layers.
-
-    Args:
-        x: `[B, T, D]`.
-        q_weight: `[H, K, K]`, like the other three.
-        k_weight: `[H, K, K]`.
-        v_weight: `[H, K, K]`.
-        o_weight: `[H, K, K]`.
-        is_causal: token `t` attends to tokens `0..t`.
-        mask: boolean or float, four axes that broadcast to `[B, H, T, T]`, or None.
-        dropout: probability that an attention weight is dropped; the seed comes from PyTorch's default generator of the
-            device, the numbers from Philox.
-        scale: factor of the scores.
-        residual: `[B, T, D]`, added to the output.
-
-    Returns:
-        `[B, T, D]`.
-    """
-    tensors = autocast(x, q_weight, k_weight, v_weight, o_weight, residual)
-    keep = any_requires_grad(tensors)
-    seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
-    return _split_attention(*tensors[:5], mask, tensors[5], seed, is_causal, dropout, scale, keep)[0]

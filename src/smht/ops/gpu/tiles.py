@@ -5,7 +5,7 @@ Every tile edge is a power of two of at least 16 (what `tl.dot` takes); odd size
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -14,13 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton import knobs
 
-INTERPRETED: bool = bool(knobs.runtime.interpret)
-"""Whether kernels run in Triton's interpreter, on tensors of the CPU."""
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""The dtypes that the kernels take; sums are kept in float32."""
+from smht.ops.gpu_backend import INTERPRETED
 
 exact_float32 = "ieee"
 """How float32 products are made where tf32 is not allowed; `tf32x3` makes each of three products of tf32 numbers."""
@@ -103,27 +98,9 @@ def as_rows(x: Tensor, num_heads: int) -> Tensor:
     return x.reshape(-1, num_heads, x.shape[-1] // num_heads)
 
 
-def autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """The tensors in the dtype of the autocast region that we are in, unchanged outside of one.
-
-    Args:
-        tensors: the first decides the device.
-    """
-    device = next(tensor.device.type for tensor in tensors if tensor is not None)
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
-
-
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     """Where Triton launches: the tensor's device, which need not be the current one."""
     return torch.cuda.device_of(tensor)
-
-
-def any_requires_grad(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether autograd will ask for a gradient of what is computed from these."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 @triton.jit
