@@ -129,7 +129,7 @@ def _split_attention_backward(
         )
         given: list[Any] = [query_parts, value_parts, *weights, *grad_weights, query_parts.shape[0], num_heads]
         given += [width, padded(width), _WEIGHT_ROWS]
-        weight_kernel[(num_heads, 4, ceil_div(width, _WEIGHT_ROWS))](*given)
+        weight_kernel[(num_heads, 4, ceil_div(width, _WEIGHT_ROWS))](*given)  # pyright: ignore[reportIndexIssue]
     return grad_x, *grad_weights  # pyright: ignore[reportReturnType]
 
 
@@ -166,7 +166,9 @@ def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if seed is not None:
             raise no_second_derivative("gpu")
         gradients = differentiable_gradients(
-            lambda *given: reference.split_attention(*given, ctx.is_causal, mask, 0.0, ctx.scale), tensors, grad
+            lambda x, q, k, v, o: reference.split_attention(x, q, k, v, o, ctx.is_causal, mask, 0.0, ctx.scale),
+            tensors,
+            grad,
         )
     else:
         gradients = _split_attention_backward(

@@ -13,7 +13,8 @@ No program adds to what another wrote: results are the same every time. `p` is m
 """
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false, reportArgumentType=false
+# (a kernel's constants are written in capitals; Triton is not for every system; True is a constant to it alone)
 
 import triton
 import triton.language as tl

@@ -14,7 +14,8 @@ Softmax is the online one of flash attention (arXiv:2205.14135), in base 2. Scor
 """
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false, reportArgumentType=false
+# (a kernel's constants are written in capitals; Triton is not for every system; True is a constant to it alone)
 
 import triton
 import triton.language as tl

@@ -6,7 +6,8 @@ over parts of the rows, then over the parts, in a fixed order.
 """
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false
+# (a kernel's constants are written in capitals; Triton is not for every system)
 
 from typing import Any
 

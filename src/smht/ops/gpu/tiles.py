@@ -4,6 +4,9 @@ Kernels see an activation `[..., H·K]` as rows `[M, H, K]` by its strides; noth
 Every tile edge is a power of two of at least 16 (what `tl.dot` takes); odd sizes are masked.
 """
 
+# pyright: reportMissingImports=false
+# (Triton is not for every system)
+
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
