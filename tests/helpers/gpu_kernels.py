@@ -21,7 +21,7 @@ interpreter_warnings = pytest.mark.filterwarnings(
 )
 """What Triton's interpreter says about its own use of NumPy."""
 
-few_examples = settings(max_examples=3 if INTERPRETED else 20, phases=[Phase.explicit, Phase.generate])
+few_examples = settings(max_examples=2 if INTERPRETED else 20, phases=[Phase.explicit, Phase.generate])
 """The interpreter is slow, and would take minutes to look for a smaller failing example."""
 
 

@@ -160,6 +160,7 @@ def obstacles(call: Call) -> list[str]:
         attention(X[None], SQUARE, None, 0.1, None, None),
         attention(mask=torch.zeros(1, 1, 1, 2, dtype=torch.bool)),
         attention(mask=torch.zeros(1, 1, 1, 2)),
+        attention(X[None].half(), SQUARE.half(), None, 0.0, X, X),
         attention(*wide(64, torch.float32)),
         attention(*wide(128, torch.bfloat16)),
         attention(torch.zeros(1, 1 << 16, 2), torch.zeros(1, 2, 2), dropout=0.1),
@@ -206,7 +207,14 @@ class Marked(Tensor):
             attention(torch.zeros(1, (1 << 16) + 1, 2), torch.zeros(1, 2, 2), dropout=0.1),
             "at most 65536 tokens if there is dropout",
         ),
-        (attention(X[None], SQUARE, None, 0.0, X, X), "no rotation"),
+        (
+            attention(X[None], SQUARE, None, 0.0, X, X.double()),
+            "a rotation in float32, float16 or bfloat16 that takes no gradient",
+        ),
+        (
+            attention(X[None], SQUARE, None, 0.0, X.clone().requires_grad_(), X),
+            "a rotation in float32, float16 or bfloat16 that takes no gradient",
+        ),
     ],
 )
 def test_calls_that_the_kernels_do_not_take(call: Call, needs: str) -> None:

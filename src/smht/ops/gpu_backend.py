@@ -105,6 +105,8 @@ def split_attention(
     Dropout draws one seed from PyTorch's default generator of the device; what is dropped is a function of it and of
     sequence, head, query and key (Philox: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 
+    Cosines and sines are left as they are under autocast: queries and keys are turned in float32.
+
     Args:
         residual: `[B, T, D]`, added to the output as it is written. The contract has none.
     """
@@ -112,7 +114,7 @@ def split_attention(
     needs_gradient = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
     return torch.ops.smht_gpu.split_attention(
-        *tensors[:5], mask, tensors[5], seed, is_causal, dropout, scale, needs_gradient
+        *tensors[:5], mask, tensors[5], seed, cosines, sines, is_causal, dropout, scale, needs_gradient
     )[0]
 
 
@@ -146,6 +148,11 @@ def _mask_is_taken(call: Call) -> bool:
     return mask is None or (mask.dtype in (torch.bool, *NUMBERS) and not mask.requires_grad)
 
 
+def _rotation_is_taken(call: Call) -> bool:
+    given = [tensor for tensor in call.arguments[9:] if tensor is not None]
+    return all(tensor.dtype in NUMBERS and not tensor.requires_grad for tensor in given)
+
+
 def _dropout_is_taken(call: Call) -> bool:
     return not call.arguments[7] or call.arguments[0].shape[1] <= MOST_DROPOUT_TOKENS
 
@@ -165,7 +172,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
         _narrow_heads(WIDEST_ATTENTION),
         Condition(f"a mask of booleans, {name_types(NUMBERS)} that takes no gradient", _mask_is_taken),
         Condition(f"at most {MOST_DROPOUT_TOKENS} tokens if there is dropout", _dropout_is_taken),
-        Condition("no rotation", lambda call: all(argument is None for argument in call.arguments[9:])),
+        Condition(f"a rotation in {name_types(NUMBERS)} that takes no gradient", _rotation_is_taken),
     ),
 }
 

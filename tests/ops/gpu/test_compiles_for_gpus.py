@@ -36,10 +36,16 @@ def feed_forward(dtype: torch.dtype, head_dim: int, activation: str = "gelu") ->
 
 
 def attention(
-    dtype: torch.dtype, head_dim: int, is_causal: bool = True, mask: Tensor | None = None, dropout: float = 0.0
+    dtype: torch.dtype,
+    head_dim: int,
+    is_causal: bool = True,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    is_turned: bool = False,
 ) -> Tensor:
     x, residual, *weights = made(*[(2, 64, 2 * head_dim)] * 2, *[(2, head_dim, head_dim)] * 4, dtype=dtype)
-    return split_attention(x, *weights, is_causal, mask, dropout, 0.1, residual=residual)
+    rotation = [torch.zeros(1, 64, head_dim // 2)] * 2 if is_turned else [None, None]
+    return split_attention(x, *weights, is_causal, mask, dropout, 0.1, *rotation, residual)
 
 
 VISIBLE, ADDED = torch.ones(1, 1, 1, 64, dtype=torch.bool), torch.zeros(1, 2, 64, 64).half()
@@ -48,13 +54,17 @@ CASES: dict[str, tuple[Callable[[], Tensor], int, int]] = {
     "linear": (lambda: linear(torch.bfloat16, 64), 90, FIRST),
     "linear in float32": (lambda: linear(torch.float32, 24), 80, LAST),
     "feed-forward": (lambda: feed_forward(torch.bfloat16, 64), 90, FIRST),
-    "feed-forward on an A100": (lambda: feed_forward(torch.bfloat16, 64, "silu"), 80, FIRST),
+    "logistic function": (lambda: feed_forward(torch.bfloat16, 32, "silu"), 80, LAST),
     "feed-forward in float32": (lambda: feed_forward(torch.float32, 24, "relu"), 90, LAST),
     "tanh": (lambda: feed_forward(torch.float16, 32, "gelu_tanh"), 90, LAST),
     "squared": (lambda: feed_forward(torch.float16, 32, "relu_squared"), 80, LAST),
     "attention": (lambda: attention(torch.bfloat16, 64), 90, FIRST),
-    "attention, boolean mask, dropout": (lambda: attention(torch.float16, 32, False, VISIBLE, 0.1), 80, LAST),
     "attention in float32, added mask": (lambda: attention(torch.float32, 16, False, ADDED), 90, LAST),
+    "attention with a rotation, boolean mask and dropout": (
+        lambda: attention(torch.float16, 32, False, VISIBLE, 0.1, is_turned=True),
+        80,
+        LAST,
+    ),
 }
 """What runs, the compute capability that it is compiled for, and which of its tile sizes are taken."""
 

@@ -14,7 +14,7 @@ from smht.ops.gpu_backend import split_attention, split_feed_forward, split_line
 
 pytestmark = [interpreter_warnings, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-HEADS, HEAD_DIM, HEAD_WIDTH = 2, 3, 5
+HEADS, HEAD_DIM, HEAD_WIDTH = 2, 4, 5
 X, SQUARE = (2, 4, HEADS * HEAD_DIM), (HEADS, HEAD_DIM, HEAD_DIM)
 UP, DOWN = (HEADS, HEAD_DIM, HEAD_WIDTH), (HEADS, HEAD_WIDTH, HEAD_DIM)
 
@@ -32,6 +32,7 @@ def examples() -> list[Any]:
     mask = torch.rand(2, 1, 1, 4, device=DEVICE) < 0.8
     seed = torch.tensor([3], device=DEVICE)
     residual = torch.randn(X, device=DEVICE, requires_grad=True)
+    rotation = torch.rand(2, 1, 4, HEAD_DIM // 2, device=DEVICE).unbind()
     detached = [tensor.detach() for tensor in given]
     mixed, log_sums = torch.randn(X, device=DEVICE), torch.rand(2, HEADS, 4, device=DEVICE)
     return [
@@ -44,9 +45,9 @@ def examples() -> list[Any]:
             "split_feed_forward_backward",
             (x.detach(), x.detach(), up.detach(), down.detach(), "relu", up_bias.detach(), False, True, False),
         ),
-        ("split_attention", (*given, mask, residual, seed, False, 0.3, 0.5, True)),
-        ("split_attention", (*given, None, None, None, True, 0.0, 0.5, True)),
-        ("split_attention_backward", (detached[0], *detached, mask, seed, mixed, log_sums, False, 0.3, 0.5)),
+        ("split_attention", (*given, mask, residual, seed, *rotation, False, 0.3, 0.5, True)),
+        ("split_attention", (*given, None, None, None, None, None, True, 0.0, 0.5, True)),
+        ("split_attention_backward", (detached[0], *detached, mask, seed, *rotation, mixed, log_sums, False, 0.3, 0.5)),
     ]
 
 

@@ -31,7 +31,8 @@ def tuned(key: list[str], *tiles: tuple[dict[str, int], int, int]) -> Callable[[
 
     Exact float32 products are unrolled multiplications, for which larger tiles than the two of the end take long to
     compile and spill registers; they alone are tried then. In the interpreter, which has nothing to measure, tiles are
-    a quarter of the first choice's, so that small shapes have several.
+    a quarter of the first choice's, so that small shapes have several. A kernel's first argument has the dtype of its
+    products.
 
     Args:
         key: names of the kernel's arguments that the choice depends on.
@@ -47,7 +48,8 @@ def tuned(key: list[str], *tiles: tuple[dict[str, int], int, int]) -> Callable[[
     ]
 
     def fitting(_: list[triton.Config], arguments: dict[str, Any], **__: Any) -> list[triton.Config]:
-        if arguments["x"].dtype != torch.float32:
+        first = next(iter(arguments.values()))
+        if first.dtype != torch.float32:
             return large
         if arguments["PRECISION"] == "ieee":
             return small
