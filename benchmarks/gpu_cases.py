@@ -1,15 +1,15 @@
 """What `gpu.py` checks and times: each op by our kernels, by the reference, and as a dense layer."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from smht.ops import gpu, reference
+from smht import ops
 from smht.ops.gpu import tiles
 
 DTYPES: dict[str, tuple[torch.dtype, str]] = {
@@ -39,16 +39,22 @@ class Shape:
 
 ISSUE_SHAPES = [Shape(4, 512, 768, 12, 3072), Shape(8, 256, 256, 8, 1024)]
 MORE_SHAPES = [Shape(8, 2048, 768, 12, 3072), Shape(4, 1024, 1152, 16, 4608), Shape(8, 1024, 2048, 16, 8192)]
-SMOKE_SHAPES = [Shape(2, 20, 12, 2, 24)]
+SMOKE_SHAPES = [Shape(1, 18, 6, 2, 12)]
 OPS = ("linear", "feed_forward", "attention", "block")
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way to compute an op: a function of tensors, and the tensors."""
+    """One way to compute an op: a function of tensors, the tensors, and the backend that it runs on."""
 
     function: Callable[..., Tensor]
     tensors: list[Tensor]
+    backend: str = "reference"
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """The function, on these tensors."""
+        ops.set_backend(self.backend)
+        return self.function(*tensors)
 
     def leaves(self, dtype: torch.dtype) -> list[Tensor]:
         """The tensors in this dtype, each asking for a gradient."""
@@ -61,9 +67,29 @@ def use_precision(dtype_name: str) -> torch.dtype:
     return dtype
 
 
-def split_contestant(op: str, backend: ModuleType, shape: Shape, device: str) -> Contestant:
-    """The op by a backend: `smht.ops.gpu` or `smht.ops.reference`."""
-    return Contestant(_split_functions(backend)[op], split_tensors(op, shape, device))
+@contextmanager
+def nothing_left_to_the_reference() -> Iterator[None]:
+    """A call of the backend `gpu` that the kernels do not take is an error, and no result of the reference."""
+    row = ops.BACKENDS["reference"]
+
+    def guard(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*arguments: object) -> Tensor:
+            if ops.get_backend() == "gpu":
+                raise RuntimeError("the kernels did not take the call")
+            return function(*arguments)
+
+        return call
+
+    ops.BACKENDS["reference"] = replace(row, functions={op: guard(call) for op, call in row.functions.items()})
+    try:
+        yield
+    finally:
+        ops.BACKENDS["reference"] = row
+
+
+def split_contestant(op: str, backend: str, shape: Shape, device: str) -> Contestant:
+    """The op by a backend: `gpu` or `reference`."""
+    return Contestant(_SPLIT_FUNCTIONS[op], split_tensors(op, shape, device), backend)
 
 
 def dense_contestant(op: str, shape: Shape, device: str) -> Contestant:
@@ -99,21 +125,25 @@ def _norm(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
-def _split_functions(backend: ModuleType) -> dict[str, Callable[..., Tensor]]:
-    def linear(x: Tensor, weight: Tensor) -> Tensor:
-        return backend.split_linear(x, weight, None)
+def _split_feed_forward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return ops.split_feed_forward(x, up, down)
 
-    def feed_forward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        return backend.split_feed_forward(x, up, down, "gelu", None, None)
 
-    def attention(x: Tensor, *weights: Tensor) -> Tensor:
-        return backend.split_attention(x, *weights, True, None, 0.0, weights[0].shape[1] ** -0.5)
+def _split_attention(x: Tensor, *weights: Tensor) -> Tensor:
+    return ops.split_attention(x, *weights, is_causal=True)
 
-    def block(x: Tensor, *weights: Tensor) -> Tensor:
-        x = x + attention(_norm(x), *weights[:4])
-        return x + feed_forward(_norm(x), *weights[4:])
 
-    return {"linear": linear, "feed_forward": feed_forward, "attention": attention, "block": block}
+def _split_block(x: Tensor, *weights: Tensor) -> Tensor:
+    x = x + _split_attention(_norm(x), *weights[:4])
+    return x + _split_feed_forward(_norm(x), *weights[4:])
+
+
+_SPLIT_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "linear": ops.split_linear,
+    "feed_forward": _split_feed_forward,
+    "attention": _split_attention,
+    "block": _split_block,
+}
 
 
 def _dense_functions(heads: int) -> dict[str, Callable[..., Tensor]]:
@@ -155,16 +185,16 @@ def variants(device: str, head_dim: int, tokens: int, heads: int) -> list[Varian
 
     def variant(name: str, op: str, more: list[Tensor], call: Callable[..., Tensor]) -> Variant:
         tensors = [*split_tensors(op, shape, device), *more]
-        sides = [Contestant(lambda *given, side=side: call(side, *given), tensors) for side in (gpu, reference)]
+        sides = [Contestant(call, tensors, backend) for backend in ("gpu", "reference")]
         return Variant(f"{name}, K={head_dim} T={tokens}", *sides)
 
     def activated(activation: str) -> Callable[..., Tensor]:
-        return lambda side, x, up, down, *biases: side.split_feed_forward(x, up, down, activation, *biases)
+        return lambda x, up, down, *biases: ops.split_feed_forward(x, up, down, activation, *biases)
 
     def masked(mask: Tensor | None) -> Callable[..., Tensor]:
-        def call(side: ModuleType, x: Tensor, *weights: Tensor) -> Tensor:
+        def call(x: Tensor, *weights: Tensor) -> Tensor:
             cast = mask if mask is None or mask.dtype == torch.bool else mask.to(x.dtype)
-            return side.split_attention(x, *weights, False, cast, 0.0, head_dim**-0.5)
+            return ops.split_attention(x, *weights, mask=cast)
 
         return call
 
@@ -172,7 +202,7 @@ def variants(device: str, head_dim: int, tokens: int, heads: int) -> list[Varian
     activations = ("gelu", "gelu_tanh", "relu", "relu_squared", "silu") if head_dim < 32 else ("gelu",)
     biases = [up_bias, down_bias]
     return [
-        variant("linear with bias", "linear", [down_bias], lambda side, *given: side.split_linear(*given)),
+        variant("linear with bias", "linear", [down_bias], ops.split_linear),
         *(variant(f"feed_forward {name}", "feed_forward", biases, activated(name)) for name in activations),
         variant("attention", "attention", [], masked(None)),
         variant("attention, boolean mask", "attention", [], masked(visible)),

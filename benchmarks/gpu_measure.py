@@ -18,7 +18,7 @@ def outcomes(contestant: Contestant, dtype: torch.dtype, rounding: torch.dtype |
     """Output and gradients on the tensors in this dtype, after rounding them to another."""
     given = [tensor.to(rounding or dtype) for tensor in contestant.tensors]
     leaves = [tensor.to(dtype).requires_grad_() for tensor in given]
-    output = contestant.function(*leaves)
+    output = contestant(*leaves)
     weighting = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, torch.float16)
     return [output.detach(), *torch.autograd.grad(output, leaves, weighting.to(output.dtype))]
 
@@ -44,7 +44,7 @@ def forward(contestant: Contestant, dtype: torch.dtype) -> Callable[[], object]:
 
     def run() -> object:
         with torch.no_grad():
-            return contestant.function(*leaves)
+            return contestant(*leaves)
 
     return run
 
@@ -52,8 +52,8 @@ def forward(contestant: Contestant, dtype: torch.dtype) -> Callable[[], object]:
 def forward_backward(contestant: Contestant, dtype: torch.dtype) -> Callable[[], object]:
     """The op and the gradients of all of its tensors."""
     leaves = contestant.leaves(dtype)
-    weighting = torch.randn_like(contestant.function(*leaves))
-    return lambda: torch.autograd.grad(contestant.function(*leaves), leaves, weighting)
+    weighting = torch.randn_like(contestant(*leaves))
+    return lambda: torch.autograd.grad(contestant(*leaves), leaves, weighting)
 
 
 def time_alternately(runs: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
@@ -63,7 +63,7 @@ def time_alternately(runs: dict[str, Callable[[], object]], device: str, rounds:
     """
     measure = _on_gpu if device == "cuda" else _on_cpu
     for run in runs.values():
-        for _ in range(3):
+        for _ in range(min(3, rounds)):
             run()
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
@@ -74,7 +74,7 @@ def time_alternately(runs: dict[str, Callable[[], object]], device: str, rounds:
 
 def time_eagerly(run: Callable[[], object], device: str, rounds: int) -> float:
     """Milliseconds of one call from Python when calls follow each other: launches count."""
-    for _ in range(3):
+    for _ in range(min(3, rounds)):
         run()
     _synchronize(device)
     start = time.perf_counter()

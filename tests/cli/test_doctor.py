@@ -11,10 +11,16 @@ def test_what_runs_here() -> None:
     assert found["system"]["torch"] == torch.__version__
     assert {op["op"] for op in found["ops"]} == set(OPS)
     for op in found["ops"]:
-        assert {op["backend"], *op["why_not"]} == set(BACKENDS)
+        assert {*op["backends"], *op["why_not"]} == set(BACKENDS)
+        assert op["backends"]["reference"] == []
     out = succeed("doctor").out
     for fragment in ("torch", "split_attention", "extra train"):
         assert fragment in out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_a_machine_without_a_gpu_says_so() -> None:
+    assert "; not gpu: no NVIDIA GPU" in succeed("doctor").out
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """What the tests of the GPU kernels share: where they run, and comparisons with float64."""
 
 import importlib.util
-import os
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -10,15 +9,11 @@ from hypothesis import Phase, settings
 from torch import Tensor
 
 from helpers.tensors import relative_errors
+from smht.ops.gpu_backend import DEVICE, INTERPRETED
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
 CAN_RUN = HAS_TRITON and (INTERPRETED or torch.cuda.is_available())
 """Whether kernels run in this process: Triton reads TRITON_INTERPRET when it is first imported."""
-
-# The interpreter's bfloat16 is wrong, a fault of its own.
-DTYPES = [torch.float32, torch.float16] if INTERPRETED else [torch.float32, torch.float16, torch.bfloat16]
 
 interpreter_warnings = pytest.mark.filterwarnings(
     "ignore:Conversion of an array with ndim > 0:DeprecationWarning",
@@ -26,7 +21,7 @@ interpreter_warnings = pytest.mark.filterwarnings(
 )
 """What Triton's interpreter says about its own use of NumPy."""
 
-few_examples = settings(max_examples=8, phases=[Phase.generate])
+few_examples = settings(max_examples=2 if INTERPRETED else 20, phases=[Phase.explicit, Phase.generate])
 """The interpreter is slow, and would take minutes to look for a smaller failing example."""
 
 
@@ -60,3 +55,19 @@ def assert_no_less_exact(
     their_errors = relative_errors(outcomes(reference, rounded, dtype), exact)
     for number, (our_error, their_error) in enumerate(zip(our_errors, their_errors, strict=True)):
         assert our_error <= 2 * their_error, f"tensor {number}: {our_error} against {their_error}"
+
+
+def assert_second_derivatives(
+    ours: Callable[..., Tensor], reference: Callable[..., Tensor], tensors: Sequence[Tensor]
+) -> None:
+    """The gradients of a function of the gradients, in float32, are the reference's in float64."""
+
+    def of_the_gradients(function: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        leaves = [tensor.detach().to(DEVICE, dtype).requires_grad_() for tensor in tensors]
+        first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True)
+        total = sum((gradient.pow(3).sum() for gradient in first), torch.zeros((), device=DEVICE, dtype=dtype))
+        return list(torch.autograd.grad(total, leaves))
+
+    actual, expected = of_the_gradients(ours, torch.float32), of_the_gradients(reference, torch.float64)
+    for single, double in zip(actual, expected, strict=True):
+        torch.testing.assert_close(single.double(), double, rtol=1e-3, atol=1e-4 * double.abs().max().item())

@@ -17,6 +17,8 @@ SQUARE = torch.zeros(2, 2, 2)
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_chosen", None)
+    # A copy, since a row that was taken out and put back would come last.
+    monkeypatch.setattr(backend, "BACKENDS", dict(backend.BACKENDS))
     monkeypatch.delenv("SMHT_BACKEND", raising=False)
 
 
@@ -116,19 +118,43 @@ def test_a_backend_that_cannot_run_is_replaced_by_the_reference(monkeypatch: pyt
 
 
 def test_explain_says_for_each_op_which_backend_runs_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    for name in ("cpu", "gpu"):
+        monkeypatch.delitem(backend.BACKENDS, name)
     add_row(monkeypatch, "absent", why_unavailable=lambda: "the moon is full")
     needs = (Condition("even numbers", lambda call: True),)
     add_row(monkeypatch, "present", conditions={"split_linear": needs})
     choices = ops.explain()
     assert [choice.op for choice in choices] == list(backend.OPS)
-    assert all(choice.backend == "present" and choice.why_not["absent"] == "the moon is full" for choice in choices)
-    assert choices[0].conditions == ("even numbers",)
-    assert "split_linear: present" in str(choices[0]) and "even numbers" in str(choices[0])
-    assert "not absent: the moon is full" in str(choices[0])
+    assert all(list(choice.backends) == ["present", "reference"] for choice in choices)
+    assert all(choice.why_not["absent"] == "the moon is full" for choice in choices)
+    assert choices[0].backends == {"present": ("even numbers",), "reference": ()}
+    assert str(choices[0]).splitlines() == [
+        "split_linear:",
+        "  present for calls that need nothing else than: even numbers",
+        "  reference for all other calls",
+        "  not absent: the moon is full",
+    ]
     ops.set_backend("reference")
-    assert all(choice.backend == "reference" for choice in ops.explain())
+    assert all(list(choice.backends) == ["reference"] for choice in ops.explain())
     assert "chosen" in ops.explain()[0].why_not["present"]
+    assert "  reference for all calls" in str(ops.explain()[0])
+
+
+def test_explain_names_backends_in_the_order_in_which_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    few = {"split_linear": (Condition("few numbers", lambda call: call.arguments[0].numel() <= 4),)}
+    good = {"split_linear": (Condition("a good reason", lambda call: True),)}
+    for name in ("cpu", "gpu"):
+        monkeypatch.delitem(backend.BACKENDS, name)
+    add_row(monkeypatch, "first", conditions=few, worthwhile=good)
+    add_row(monkeypatch, "second", called)
+    assert ops.explain()[0].backends == {"first": ("a good reason", "few numbers"), "second": (), "reference": ()}
+    ops.split_linear(torch.zeros(4), SQUARE)
+    assert called == []
+    ops.split_linear(torch.zeros(2, 4), SQUARE)
+    assert called == ["split_linear"]
+    ops.set_backend("first")
+    assert ops.explain()[0].backends == {"first": ("few numbers",), "reference": ()}
 
 
 def test_importing_the_package_neither_builds_nor_loads_kernels() -> None:
@@ -152,6 +178,6 @@ def test_an_op_that_a_backend_does_not_have_goes_to_the_reference(monkeypatch: p
     call_every_op()
     assert called == ["split_linear"]
     choices = {choice.op: choice for choice in ops.explain()}
-    assert choices["split_linear"].backend == "partial"
-    assert choices["split_attention"].backend == "reference"
+    assert list(choices["split_linear"].backends) == ["partial", "reference"]
+    assert list(choices["split_attention"].backends) == ["reference"]
     assert choices["split_attention"].why_not["partial"] == "it has no kernel for this op"

@@ -34,7 +34,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print it as JSON."
         table.add_row(name, str(value))
     for op in found["ops"]:
         why_not = "".join(f"; not {name}: {reason}" for name, reason in op["why_not"].items())
-        table.add_row(op["op"], Text(f"{op['backend']}{why_not}"))
+        table.add_row(op["op"], Text(f"{', else '.join(op['backends'])}{why_not}"))
     for name, missing in found["missing"].items():
         advice = f"{', '.join(missing)} missing: pip install 'smht[{name}]'" if missing else "all there"
         table.add_row(f"extra {name}", Text(advice))
@@ -62,8 +62,7 @@ def _examine() -> dict[str, Any]:
         "ops": [
             {
                 "op": choice.op,
-                "backend": choice.backend,
-                "conditions": list(choice.conditions),
+                "backends": {name: list(needs) for name, needs in choice.backends.items()},
                 "why_not": choice.why_not,
             }
             for choice in explain()

@@ -2,7 +2,7 @@
 
 What is chosen is a name: `auto` (the default) or a backend of `BACKENDS`. A backend computes the calls that fulfil its
 conditions, the reference all others; under `auto` it also leaves to the reference what that does faster. `explain` says
-which backend each op runs on and what its calls must fulfil.
+which backends each op runs on and what their calls must fulfil.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
-from smht.ops import cpu_backend, reference
+from smht.ops import cpu_backend, gpu_backend, reference
 from smht.ops.call import Call, Condition
 
 AUTO = "auto"
@@ -60,8 +60,15 @@ BACKENDS: dict[str, Backend] = {
         conditions=cpu_backend.CONDITIONS,
         worthwhile=cpu_backend.WORTHWHILE,
     ),
+    "gpu": Backend(
+        name="gpu",
+        functions=_functions_of(gpu_backend),
+        why_unavailable=gpu_backend.why_unavailable,
+        conditions=gpu_backend.CONDITIONS,
+        worthwhile=gpu_backend.WORTHWHILE,
+    ),
 }
-"""Every backend by name. Adding one is adding a row."""
+"""Every backend by name; after the reference, in the order in which they are asked. Adding one is adding a row."""
 
 _chosen: str | None = None
 
@@ -108,12 +115,14 @@ def _choose() -> str:
 def _takes(backend: Backend, call: Call, chosen: str) -> bool:
     if call.op not in backend.functions:
         return False
-    rules = backend.conditions.get(call.op, ())
-    if chosen == AUTO:
-        # First, because small calls notice how long they are looked at.
-        rules = backend.worthwhile.get(call.op, ()) + rules
     # Availability last, because it may build: nobody waits for a backend that their calls do not need.
-    return all(rule.holds(call) for rule in rules) and _is_available(backend.name)
+    return all(rule.holds(call) for rule in _rules(backend, call.op, chosen)) and _is_available(backend.name)
+
+
+def _rules(backend: Backend, op: str, chosen: str) -> tuple[Condition, ...]:
+    rules = backend.conditions.get(op, ())
+    # What is worthwhile first, because small calls notice how long they are looked at.
+    return backend.worthwhile.get(op, ()) + rules if chosen == AUTO else rules
 
 
 @torch.compiler.assume_constant_result
@@ -124,50 +133,55 @@ def _is_available(name: str) -> bool:
 
 @dataclass(frozen=True)
 class OpChoice:
-    """Which backend an op runs on.
+    """Which backends an op runs on.
 
     Attributes:
         op: the op.
-        backend: the backend that computes the calls that fulfil `conditions`.
-        conditions: what calls must fulfil; the reference computes all others.
+        backends: what calls a backend takes, by its name: those that need nothing else. The first that takes a call
+            computes it; the last one, the reference, takes all.
         why_not: why each other backend does not run, by its name.
     """
 
     op: str
-    backend: str
-    conditions: tuple[str, ...]
+    backends: dict[str, tuple[str, ...]]
     why_not: dict[str, str]
 
     def __str__(self) -> str:
-        lines = [f"{self.op}: {self.backend}"]
-        if self.conditions:
-            lines.append(f"  where a call needs nothing else than: {'; '.join(self.conditions)}")
+        lines = [f"{self.op}:"]
+        for name, needs in self.backends.items():
+            others = "all other calls" if len(self.backends) > 1 else "all calls"
+            takes = f"calls that need nothing else than: {'; '.join(needs)}" if needs else others
+            lines.append(f"  {name} for {takes}")
         lines += [f"  not {name}: {reason}" for name, reason in self.why_not.items()]
         return "\n".join(lines)
 
 
 def explain() -> list[OpChoice]:
-    """Which backend each op runs on, on which conditions, and why not on the others. `str` of an item is text.
+    """Which backends each op runs on, for which calls, and why not on the others. `str` of an item is text.
 
     Builds the backends that have to be built.
     """
-    chosen = get_backend()
-    choices = []
-    for op in OPS:
-        reasons = {name: _why_not(name, op, chosen) for name in BACKENDS}
-        running = next((name for name in reversed(BACKENDS) if reasons[name] is None), "reference")
-        backend = BACKENDS[running]
-        rules = backend.conditions.get(op, ()) + (backend.worthwhile.get(op, ()) if chosen == AUTO else ())
-        why_not = {
-            name: reason or f"{running!r} goes first where its conditions hold"
-            for name, reason in reasons.items()
-            if name != running
-        }
-        choices.append(OpChoice(op, running, tuple(rule.needs for rule in rules), why_not))
-    return choices
+    return [_explain_op(op, get_backend()) for op in OPS]
+
+
+def _explain_op(op: str, chosen: str) -> OpChoice:
+    reasons = {name: _why_not(name, op, chosen) for name in _in_turn()}
+    running = [BACKENDS[name] for name, reason in reasons.items() if reason is None]
+    return OpChoice(
+        op,
+        {backend.name: tuple(rule.needs for rule in _rules(backend, op, chosen)) for backend in running},
+        {name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def _in_turn() -> list[str]:
+    """The backends in the order in which they are asked."""
+    return [*list(BACKENDS)[1:], "reference"]
 
 
 def _why_not(name: str, op: str, chosen: str) -> str | None:
+    if name == "reference":
+        return None
     if op not in BACKENDS[name].functions:
         return "it has no kernel for this op"
     if chosen not in (AUTO, name):

@@ -8,10 +8,11 @@ import importlib
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from smht.errors import SmhtError, first_line
 from smht.ops.call import Call, Condition
+from smht.ops.conditions import NO_TRANSFORMATION, PLAIN_TENSORS, one_number_type
 
 NUMBERS = (torch.float32, torch.bfloat16)
 WIDEST_HEAD = 256
@@ -99,34 +100,6 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
-_OTHER_DTYPES = {"split_attention": (6, 9, 10), "linear_cross_entropy": (2,)}
-"""Places of arguments whose dtype is their own: mask, cosines and sines; labels."""
-
-
-def _numbers(call: Call) -> set[torch.dtype]:
-    """The dtypes of x, weights and biases once autocast has had its way."""
-    others = _OTHER_DTYPES.get(call.op, ())
-    numbers = (argument for place, argument in enumerate(call.arguments) if place not in others)
-    dtypes = {number.dtype for number in numbers if isinstance(number, Tensor)}
-    if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
-        return {torch.get_autocast_dtype("cpu")}
-    return dtypes
-
-
-def _has_one_number_type(call: Call) -> bool:
-    numbers = _numbers(call)
-    return len(numbers) == 1 and next(iter(numbers)) in NUMBERS
-
-
-def _is_plain(call: Call) -> bool:
-    return not (
-        torch.compiler.is_exporting()
-        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
-    )
-
-
 def _tokens(call: Call) -> int:
     x = call.arguments[0]
     return x.numel() // max(1, x.shape[-1])
@@ -144,10 +117,10 @@ def _rotation_is_taken(call: Call) -> bool:
 
 _ANY_NUMBERS = (
     Condition("tensors on the CPU", lambda call: all(tensor.device.type == "cpu" for tensor in call.tensors)),
-    Condition("plain tensors", lambda call: all(type(tensor) in (Tensor, nn.Parameter) for tensor in call.tensors)),
-    Condition("no export, no forward-mode and no vmapped derivative", _is_plain),
+    PLAIN_TENSORS,
+    NO_TRANSFORMATION,
 )
-_EVERY_OP = (*_ANY_NUMBERS, Condition("float32 or bfloat16, the same throughout", _has_one_number_type))
+_EVERY_OP = (*_ANY_NUMBERS, one_number_type("cpu", NUMBERS))
 _SPLIT_OP = (
     *_EVERY_OP,
     Condition(f"heads of at most {WIDEST_HEAD} channels", lambda call: call.arguments[1].shape[1] <= WIDEST_HEAD),

@@ -4,26 +4,17 @@ Importing this registers it; the operators must have been loaded (`smht.ops.buil
 Where second derivatives may be asked for (`create_graph`), the gradient is that of the reference, which has them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from smht.errors import UsageError
 from smht.ops import reference
+from smht.ops.second_derivatives import differentiable_gradients, no_second_derivative
 
 _OPS = torch.ops.smht
-
-
-def _differentiable(
-    function: Callable[..., Tensor], tensors: Sequence[Tensor | None], gradient: Tensor
-) -> list[Tensor | None]:
-    """The gradient of `function` by each tensor, as a part of the graph; None for what needs none."""
-    wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-    found = iter(torch.autograd.grad(function(*tensors), wanted, gradient, create_graph=True))
-    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in tensors]
 
 
 # split_linear
@@ -47,7 +38,7 @@ def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _linear_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias = ctx.saved_tensors
     if torch.is_grad_enabled():
-        return tuple(_differentiable(reference.split_linear, (x, weight, bias), gradient))
+        return tuple(differentiable_gradients(reference.split_linear, (x, weight, bias), gradient))
     *gradients, by_bias = _OPS.split_linear_backward(gradient, x, weight, bias is not None)
     return *gradients, None if bias is None else by_bias
 
@@ -103,7 +94,7 @@ def _feed_forward_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> 
 def _feed_forward_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, up_weight, down_weight, up_bias, down_bias = ctx.saved_tensors
     if torch.is_grad_enabled():
-        by_x, by_up, by_down, by_up_bias, by_down_bias = _differentiable(
+        by_x, by_up, by_down, by_up_bias, by_down_bias = differentiable_gradients(
             lambda x, up, down, *biases: reference.split_feed_forward(x, up, down, ctx.activation, *biases),
             ctx.saved_tensors,
             gradient,
@@ -174,12 +165,11 @@ def _attention_gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[
     x, q, k, v, o, mask, seed, cosines, sines, y, log_sums = ctx.saved_tensors
     if torch.is_grad_enabled():
         if seed is not None:
-            raise UsageError(
-                "split_attention: the cpu backend has no second derivative with dropout; set the dropout to 0 or "
-                "call smht.ops.set_backend('reference')"
-            )
-        gradients = _differentiable(
-            lambda *given: reference.split_attention(*given, ctx.is_causal, mask, 0.0, ctx.scale, cosines, sines),
+            raise no_second_derivative("cpu")
+        gradients = differentiable_gradients(
+            lambda x, q, k, v, o: reference.split_attention(
+                x, q, k, v, o, ctx.is_causal, mask, 0.0, ctx.scale, cosines, sines
+            ),
             (x, q, k, v, o),
             gradient,
         )
@@ -239,7 +229,7 @@ def _cross_entropy_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tens
 def _cross_entropy_gradients(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     hidden, weight, labels, by_hidden, by_weight = ctx.saved_tensors
     if torch.is_grad_enabled():
-        found = _differentiable(
+        found = differentiable_gradients(
             lambda hidden, weight: reference.linear_cross_entropy(hidden, weight, labels, ctx.ignore_index),
             (hidden, weight),
             gradient,

@@ -40,12 +40,12 @@ def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Co
 
 
 def _kernels(prepared: Prepared) -> str:
-    """What computes the split projections, where it is this machine's processor."""
-    if prepared.settings.device != "cpu" or not prepared.model.config.split:
+    """What computes the split projections, on devices for which there are kernels."""
+    backend = {"cpu": "cpu", "cuda": "gpu"}.get(prepared.settings.device)
+    if backend is None or not prepared.model.config.split:
         return ""
     choice = explain()[0]
-    reasons = "; ".join(reason for name, reason in choice.why_not.items() if name != "reference")
-    return ", with smht's kernels" if choice.backend != "reference" else f", in plain PyTorch ({reasons})"
+    return ", with smht's kernels" if backend in choice.backends else f", in plain PyTorch ({choice.why_not[backend]})"
 
 
 def describe_architecture(config: "SmhtConfig") -> str:

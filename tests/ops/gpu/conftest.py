@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.gpu_kernels import CAN_RUN
+from smht.ops import backend
 
 if not CAN_RUN:
     collect_ignore_glob = ["test_kernels_*.py"]
@@ -12,5 +13,14 @@ if not CAN_RUN:
 
 @pytest.fixture(scope="module", autouse=True)
 def chosen_backend() -> Iterator[None]:
-    """These tests call the kernels themselves: the backends in the table make no difference."""
+    """These tests call the kernels themselves: the choice among backends makes no difference."""
+    before = backend._chosen
     yield
+    backend._chosen = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_kernels() -> None:
+    """Their operators are known to torch."""
+    if CAN_RUN:
+        assert backend.BACKENDS["gpu"].why_unavailable() is None

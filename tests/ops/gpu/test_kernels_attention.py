@@ -4,22 +4,24 @@ from collections.abc import Callable
 import pytest
 import torch
 import triton
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.errors import refused
 from helpers.gpu_kernels import (
     DEVICE,
-    DTYPES,
     INTERPRETED,
     assert_agree,
     assert_no_less_exact,
+    assert_second_derivatives,
     few_examples,
     interpreter_warnings,
     outcomes,
 )
 from smht.ops import reference
-from smht.ops.gpu import attention_backward, attention_forward, split_attention
+from smht.ops.gpu import attention_backward, attention_forward, tiles
+from smht.ops.gpu_backend import NUMBERS, split_attention
 
 pytestmark = interpreter_warnings
 
@@ -40,11 +42,16 @@ def of(op: Callable[..., Tensor], is_causal: bool = False, mask: Tensor | None =
     return function
 
 
-shapes = st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(1, 2), st.integers(1, 35))
+shapes = st.sampled_from([(1, 1), (1, 2), (2, 1)]).flatmap(
+    lambda chunks: st.tuples(st.just(chunks[0]), st.integers(1, 20), st.just(chunks[1]), st.integers(1, 19))
+)
 """Batch, tokens, heads, head width."""
 
 
 @few_examples
+@example((2, 17, 2, 17), True, 0.4, 0)
+@example((1, 33, 1, 3), False, 0.4, 0)
+@example((1, 1, 1, 1), False, 1.0, 0)
 @given(shapes, st.booleans(), st.sampled_from([0.1, 2.0]), st.integers(0, 2**32))
 def test_equals_the_reference(shape: tuple[int, int, int, int], is_causal: bool, scale: float, seed: int) -> None:
     torch.manual_seed(seed)
@@ -85,11 +92,11 @@ def test_tokens_that_may_see_nothing_give_zeros_and_take_no_gradient(kind: str) 
     mask[..., lost] = False
     if kind == "additive":
         mask = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
-    output, grad_x, *rest = outcomes(of(split_attention, mask=mask), inputs(2, tokens, 2, 5), torch.float32)
+    output, grad_x, *rest = outcomes(of(split_attention, mask=mask), inputs(1, tokens, 2, 5), torch.float32)
     assert (output[:, lost] == 0).all() and (grad_x[:, lost] == 0).all()
     assert all(tensor.isfinite().all() for tensor in (output, grad_x, *rest))
     kept = [token for token in range(tokens) if token not in lost]
-    x, *weights = inputs(2, tokens, 2, 5)
+    x, *weights = inputs(1, tokens, 2, 5)
     shorter = of(split_attention, is_causal=True)(*(tensor.to(DEVICE) for tensor in (x[:, kept], *weights)))
     whole = of(split_attention, mask=mask)(*(tensor.to(DEVICE) for tensor in (x, *weights)))
     torch.testing.assert_close(whole[:, kept], shorter, rtol=1e-4, atol=1e-5)
@@ -104,16 +111,22 @@ def test_tiles_of_any_size(tile: tuple[int, int], is_causal: bool, monkeypatch: 
     kernels = attention_forward.forward_kernel, attention_backward.query_kernel, attention_backward.key_kernel
     for kernel in kernels:
         monkeypatch.setattr(kernel, "configs", [configuration])
-    assert_agree(of(split_attention, is_causal), of(reference.split_attention, is_causal), inputs(1, 75, 1, 4))
+    assert_agree(of(split_attention, is_causal), of(reference.split_attention, is_causal), inputs(1, 67, 1, 4))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "_ROWS_PER_SPLIT", 4)
+    torch.manual_seed(0)
+    assert_agree(of(split_attention), of(reference.split_attention), inputs(1, 34, 1, 3))
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_rounds_no_worse_than_pytorch(is_causal: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     scale = 24**-0.5
     functions = of(split_attention, is_causal, None, scale), of(reference.split_attention, is_causal, None, scale)
-    assert_no_less_exact(*functions, inputs(1, 50, 2, 24), dtype)
+    assert_no_less_exact(*functions, inputs(1, 33, 1, 24), dtype)
 
 
 def test_scores_that_would_overflow_without_a_shift() -> None:
@@ -133,12 +146,12 @@ def test_nothing_in_gives_nothing_out(batch: int, tokens: int) -> None:
 
 def test_non_contiguous_inputs() -> None:
     torch.manual_seed(0)
-    x, *weights = inputs(3, 4, heads=3, head_dim=2)
+    x, *weights = inputs(2, 4, heads=2, head_dim=2)
     strided = [x.transpose(0, 1).contiguous().transpose(0, 1)]
     strided += [weight.transpose(1, 2).contiguous().transpose(1, 2) for weight in weights]
     assert not any(tensor.is_contiguous() for tensor in strided)
     assert_agree(of(split_attention), of(reference.split_attention), strided)
-    columns = torch.randn(3, 4, 12)[..., ::2]
+    columns = torch.randn(2, 4, 8)[..., ::2]
     assert_agree(of(split_attention), of(reference.split_attention), [columns, *weights])
 
 
@@ -147,7 +160,7 @@ def test_a_residual_is_added_and_takes_the_gradient() -> None:
     tensors = [*inputs(2, 20, 2, 3), torch.randn(20, 2, 6).transpose(0, 1)]
 
     def ours(*given: Tensor) -> Tensor:
-        return split_attention(*given[:5], True, None, 0.0, 0.4, given[5])
+        return split_attention(*given[:5], True, None, 0.0, 0.4, residual=given[5])
 
     def theirs(*given: Tensor) -> Tensor:
         return reference.split_attention(*given[:5], True, None, 0.0, 0.4) + given[5]
@@ -155,8 +168,9 @@ def test_a_residual_is_added_and_takes_the_gradient() -> None:
     assert_agree(ours, theirs, tensors)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter runs one program after the other")
 def test_the_same_every_time() -> None:
-    tensors = inputs(4, 34, 1, 3)
+    tensors = inputs(20, 150, 1, 3)
     first, second = (outcomes(of(split_attention), tensors, torch.float16) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -199,9 +213,9 @@ def test_dropout_draws_from_the_default_generator() -> None:
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_derivatives_under_dropout(is_causal: bool) -> None:
-    batch, tokens, heads, dropout, seed = 2, 20, 2, 0.3, 5
+@pytest.mark.parametrize(("is_causal", "batch", "heads"), [(False, 2, 2), (True, 1, 1)])
+def test_derivatives_under_dropout(is_causal: bool, batch: int, heads: int) -> None:
+    tokens, dropout, seed = 20, 0.3, 5
     kept = factors(batch, tokens, heads, dropout, seed)
 
     def ours(*tensors: Tensor) -> Tensor:
@@ -218,3 +232,16 @@ def test_derivatives_under_dropout(is_causal: bool) -> None:
 
     torch.manual_seed(0)
     assert_agree(ours, theirs, inputs(batch, tokens, heads, 3))
+
+
+def test_second_derivatives_are_the_references() -> None:
+    # The fused kernel of F.scaled_dot_product_attention has no second derivative; the written-out one has.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert_second_derivatives(of(split_attention, True), of(reference.split_attention, True), inputs(1, 3, 2, 2))
+
+
+def test_a_second_derivative_with_dropout_is_refused() -> None:
+    x, *weights = (tensor.to(DEVICE) for tensor in inputs(1, 3, 2, 2))
+    output = split_attention(x.requires_grad_(), *weights, False, None, 0.5, 0.4)
+    with refused("the gpu backend has no second derivative with dropout", "set_backend('reference')"):
+        torch.autograd.grad(output.sum(), x, create_graph=True)

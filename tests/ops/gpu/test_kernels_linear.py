@@ -1,21 +1,23 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from helpers.gpu_kernels import (
     DEVICE,
-    DTYPES,
+    INTERPRETED,
     assert_agree,
     assert_no_less_exact,
+    assert_second_derivatives,
     few_examples,
     interpreter_warnings,
     outcomes,
 )
 from smht.ops import reference
-from smht.ops.gpu import split_linear
+from smht.ops.gpu import tiles
+from smht.ops.gpu_backend import NUMBERS, split_linear
 
 pytestmark = interpreter_warnings
 
@@ -34,11 +36,14 @@ def theirs(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @few_examples
+@example(leading=(2, 9), heads=2, block_in=19, block_out=21, bias=True, seed=0)
+@example(leading=(), heads=1, block_in=1, block_out=1, bias=False, seed=0)
+@example(leading=(2, 0), heads=2, block_in=2, block_out=3, bias=True, seed=0)
 @given(
-    leading=st.sampled_from([(), (1,), (37,), (2, 9), (0,), (2, 0)]),
-    heads=st.integers(1, 3),
-    block_in=st.integers(1, 35),
-    block_out=st.integers(1, 35),
+    leading=st.sampled_from([(), (1,), (37,), (2, 9), (0,)]),
+    heads=st.integers(1, 2),
+    block_in=st.integers(1, 20),
+    block_out=st.integers(1, 20),
     bias=st.booleans(),
     seed=st.integers(0, 2**32),
 )
@@ -49,15 +54,16 @@ def test_equals_the_reference(
     assert_agree(ours, theirs, inputs(leading, heads, block_in, block_out, bias))
 
 
-def test_rows_in_several_parts() -> None:
+def test_rows_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "_ROWS_PER_SPLIT", 4)
     torch.manual_seed(0)
-    assert_agree(ours, theirs, inputs((2, 150), heads=1, block_in=3, block_out=5))
+    assert_agree(ours, theirs, inputs((2, 17), heads=1, block_in=3, block_out=5))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", NUMBERS)
 def test_rounds_no_worse_than_pytorch(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    assert_no_less_exact(ours, theirs, inputs((4, 16), heads=2, block_in=40, block_out=24), dtype)
+    assert_no_less_exact(ours, theirs, inputs((2, 16), heads=2, block_in=40, block_out=24), dtype)
 
 
 def test_non_contiguous_inputs() -> None:
@@ -85,21 +91,12 @@ def test_only_the_gradients_that_are_asked_for() -> None:
 
 
 def test_second_derivatives() -> None:
-    torch.manual_seed(0)
-
-    def penalty(function, dtype: torch.dtype) -> list[Tensor]:
-        torch.manual_seed(1)
-        leaves = [tensor.to(DEVICE, dtype).requires_grad_() for tensor in inputs((3,), 2, 4, 3)]
-        first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True)
-        total = sum((gradient.pow(3).sum() for gradient in first), torch.zeros((), device=DEVICE, dtype=dtype))
-        return list(torch.autograd.grad(total, leaves))
-
-    for single, double in zip(penalty(ours, torch.float32), penalty(theirs, torch.float64), strict=True):
-        torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-3)
+    assert_second_derivatives(ours, theirs, inputs((3,), 2, 4, 3))
 
 
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter runs one program after the other")
 def test_the_same_every_time() -> None:
-    tensors = inputs((2, 150), heads=1, block_in=3, block_out=5)
+    tensors = inputs((20, 150), heads=1, block_in=3, block_out=5)
     first, second = (outcomes(ours, tensors, torch.float16) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 

@@ -1,7 +1,8 @@
 """The activations of `smht.ops.activation` inside kernels, and their derivatives, on float32 tiles."""
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false
+# (a kernel's constants are written in capitals; Triton is not for every system)
 
 import triton
 import triton.language as tl

@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smht.ops import reference
 from smht.ops.gpu.feed_forward_kernels import forward_kernel, input_gradient_kernel, weight_gradient_kernel
 from smht.ops.gpu.partial_sums import sum_parts
-from smht.ops.gpu.tiles import as_rows, autocast, bucket, ceil_div, on_device_of, padded, precision, split_rows
+from smht.ops.gpu.tiles import as_rows, bucket, ceil_div, on_device_of, padded, precision, split_rows
+from smht.ops.second_derivatives import differentiable_gradients
 
 
 @torch.library.custom_op("smht_gpu::split_feed_forward", mutates_args=())
@@ -114,40 +116,29 @@ def _(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, up_weight, down_weight, ctx.activation, up_bias, down_bias = inputs
-    ctx.save_for_backward(x, up_weight, down_weight, up_bias)
-    ctx.has_down_bias = down_bias is not None
+    ctx.save_for_backward(x, up_weight, down_weight, up_bias, down_bias)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, up_weight, down_weight, up_bias = ctx.saved_tensors
+    x, up_weight, down_weight, up_bias, down_bias = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        by_x, up, down, *biases = differentiable_gradients(
+            lambda x, up, down, *biases: reference.split_feed_forward(x, up, down, ctx.activation, *biases),
+            ctx.saved_tensors,
+            grad,
+        )
+        return by_x, up, down, None, *biases
     needs_x, needs_up, needs_down, _, needs_up_bias, needs_down_bias = ctx.needs_input_grad
     needs_weights = needs_up or needs_down or needs_up_bias or needs_down_bias
-    grad_x, *grads = _split_feed_forward_backward(
-        grad, x, up_weight, down_weight, ctx.activation, up_bias, ctx.has_down_bias, needs_x, needs_weights
+    by_x, up, down, by_up_bias, by_down_bias = _split_feed_forward_backward(
+        grad, x, up_weight, down_weight, ctx.activation, up_bias, down_bias is not None, needs_x, needs_weights
     )
     if not needs_weights:
-        return grad_x, None, None, None, None, None
-    up, down, bias, down_bias = grads
+        return by_x, None, None, None, None, None
     return (
-        grad_x if needs_x else None, up, down, None,
-        None if up_bias is None else bias, down_bias if ctx.has_down_bias else None,
+        by_x if needs_x else None, up, down, None,
+        None if up_bias is None else by_up_bias, None if down_bias is None else by_down_bias,
     )  # fmt: skip
 
 
 _split_feed_forward.register_autograd(_backward, setup_context=_save)
-
-
-def split_feed_forward(
-    x: Tensor,
-    up_weight: Tensor,
-    down_weight: Tensor,
-    activation: str,
-    up_bias: Tensor | None,
-    down_bias: Tensor | None,
-) -> Tensor:
-    """`smht.ops.split_feed_forward` in Triton; differentiable once.
-
-    Under autocast the inputs are cast as for PyTorch's own layers.
-    """
-    x, up_weight, down_weight, up_bias, down_bias = autocast(x, up_weight, down_weight, up_bias, down_bias)  # pyright: ignore[reportAssignmentType]
-    return _split_feed_forward(x, up_weight, down_weight, activation, up_bias, down_bias)

@@ -7,7 +7,8 @@ multiplications an element each, against writing and reading `[M, F]` tensors.
 """
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false
+# (a kernel's constants are written in capitals; Triton is not for every system)
 
 import triton
 import triton.language as tl

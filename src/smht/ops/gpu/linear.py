@@ -6,7 +6,8 @@ over parts of the rows, then over the parts, in a fixed order.
 """
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false
+# (a kernel's constants are written in capitals; Triton is not for every system)
 
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch import Tensor
 from smht.ops.gpu.partial_sums import sum_parts
 from smht.ops.gpu.tiles import (
     as_rows,
-    autocast,
     bucket,
     ceil_div,
     load_tile,
@@ -205,11 +205,3 @@ def _backward_gradient(ctx: Any, grad_weight: Tensor, grad_bias: Tensor) -> tupl
 
 _split_linear.register_autograd(_backward, setup_context=_save)
 _weight_gradient.register_autograd(_backward_gradient, setup_context=_save_gradient)
-
-
-def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`smht.ops.split_linear` in Triton; differentiable twice.
-
-    Under autocast the inputs are cast as for PyTorch's own layers.
-    """
-    return _split_linear(*autocast(x, weight, bias))

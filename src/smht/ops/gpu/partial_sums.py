@@ -1,7 +1,8 @@
 """Sums over parts, in a fixed order: what stands in for atomic additions, so that gradients are the same every time."""
 
 # ruff: noqa: N803
-# (a kernel's constants are written in capitals)
+# pyright: reportMissingImports=false
+# (a kernel's constants are written in capitals; Triton is not for every system)
 
 import itertools
 from collections.abc import Sequence
@@ -40,4 +41,4 @@ def sum_parts(parts: Tensor, outputs: Sequence[Tensor]) -> None:
     outputs = [*outputs, *[outputs[0].new_empty(0)] * (4 - len(outputs))]
     ends = list(itertools.accumulate(output.numel() for output in outputs))
     given: list[Any] = [parts, *outputs, parts.shape[0], *ends, _BLOCK]
-    _sum_kernel[(ceil_div(ends[-1], _BLOCK),)](*given)
+    _sum_kernel[(ceil_div(ends[-1], _BLOCK),)](*given)  # pyright: ignore[reportIndexIssue]

@@ -4,8 +4,11 @@ Kernels see an activation `[..., H·K]` as rows `[M, H, K]` by its strides; noth
 Every tile edge is a power of two of at least 16 (what `tl.dot` takes); odd sizes are masked.
 """
 
+# pyright: reportMissingImports=false
+# (Triton is not for every system)
+
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
@@ -14,13 +17,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton import knobs
 
-INTERPRETED: bool = bool(knobs.runtime.interpret)
-"""Whether kernels run in Triton's interpreter, on tensors of the CPU."""
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""The dtypes that the kernels take; sums are kept in float32."""
+from smht.ops.gpu_backend import INTERPRETED
 
 exact_float32 = "ieee"
 """How float32 products are made where tf32 is not allowed; `tf32x3` makes each of three products of tf32 numbers."""
@@ -33,7 +31,8 @@ def tuned(key: list[str], *tiles: tuple[dict[str, int], int, int]) -> Callable[[
 
     Exact float32 products are unrolled multiplications, for which larger tiles than the two of the end take long to
     compile and spill registers; they alone are tried then. In the interpreter, which has nothing to measure, tiles are
-    a quarter of the first choice's, so that small shapes have several.
+    a quarter of the first choice's, so that small shapes have several. A kernel's first argument has the dtype of its
+    products.
 
     Args:
         key: names of the kernel's arguments that the choice depends on.
@@ -49,7 +48,8 @@ def tuned(key: list[str], *tiles: tuple[dict[str, int], int, int]) -> Callable[[
     ]
 
     def fitting(_: list[triton.Config], arguments: dict[str, Any], **__: Any) -> list[triton.Config]:
-        if arguments["x"].dtype != torch.float32:
+        first = next(iter(arguments.values()))
+        if first.dtype != torch.float32:
             return large
         if arguments["PRECISION"] == "ieee":
             return small
@@ -103,27 +103,9 @@ def as_rows(x: Tensor, num_heads: int) -> Tensor:
     return x.reshape(-1, num_heads, x.shape[-1] // num_heads)
 
 
-def autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """The tensors in the dtype of the autocast region that we are in, unchanged outside of one.
-
-    Args:
-        tensors: the first decides the device.
-    """
-    device = next(tensor.device.type for tensor in tensors if tensor is not None)
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
-
-
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     """Where Triton launches: the tensor's device, which need not be the current one."""
     return torch.cuda.device_of(tensor)
-
-
-def any_requires_grad(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether autograd will ask for a gradient of what is computed from these."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 @triton.jit
