@@ -76,7 +76,7 @@ def dense_rotary_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """PyTorch's attention between queries and keys that transformers' Llama has turned, on the blocks in dense matrices."""
+    """PyTorch's attention between queries and keys turned by transformers' Llama, on the blocks in dense matrices."""
     query, key, value = (
         dense_linear(x, weight).unflatten(-1, weight.shape[::2]).transpose(1, 2)
         for weight in (q_weight, k_weight, v_weight)

@@ -179,7 +179,9 @@ def _attention_gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[
                 "call smht.ops.set_backend('reference')"
             )
         gradients = _differentiable(
-            lambda *given: reference.split_attention(*given, ctx.is_causal, mask, 0.0, ctx.scale, cosines, sines),
+            lambda x, q, k, v, o: reference.split_attention(
+                x, q, k, v, o, ctx.is_causal, mask, 0.0, ctx.scale, cosines, sines
+            ),
             (x, q, k, v, o),
             gradient,
         )

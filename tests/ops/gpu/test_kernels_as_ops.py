@@ -133,6 +133,8 @@ def test_what_the_kernels_do_not_take_is_said() -> None:
     assert linear_obstacle(x, up.to("meta"), None) == f"tensors on several devices: {x.device}, meta"
     assert linear_obstacle(x.to("meta"), up.to("meta"), None) == "tensors on meta"
     assert attention_obstacle(x, q, q, q, q, False, mask, 0.0, 1.0) == "the mask takes a gradient"
+    turn = torch.ones(1, 4, 1, device=DEVICE)
+    assert attention_obstacle(x, q, q, q, q, True, None, 0.0, 1.0, turn, turn) == "queries and keys are to be turned"
     wide, wide_up = torch.zeros(1, 300, device=DEVICE), torch.zeros(1, 300, 2, device=DEVICE)
     assert feed_forward_obstacle(wide, wide_up, wide_up.mT, "gelu", None, None) == "head width 300 is above 128"
     square = torch.zeros(1, 300, 300, device=DEVICE)
