@@ -252,6 +252,7 @@ def test_each_call_goes_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -
 
     for name in ("reference", "cpu", "gpu"):
         monkeypatch.setitem(backend.BACKENDS, name, row(name))
+    monkeypatch.setitem(backend.BACKENDS, "gpu", replace(backend.BACKENDS["gpu"], worthwhile={}))
     # Tensors without numbers play those of a GPU.
     monkeypatch.setattr(gpu_backend, "DEVICE", "meta")
     monkeypatch.setattr(gpu_backend, "_is_recent", lambda device: True)
