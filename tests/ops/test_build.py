@@ -100,7 +100,7 @@ def test_two_processes_at_once_build_once(tmp_path: Path, sources: Path, monkeyp
 def test_after_a_killed_builder_the_next_one_builds(
     tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = compiler(tmp_path, monkeypatch, "sleep 600")
+    count = compiler(tmp_path, monkeypatch, "sleep 60")
     killed = start(sources)
     while not count.exists():
         assert killed.poll() is None, killed.communicate()
