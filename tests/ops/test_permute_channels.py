@@ -1,9 +1,12 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
+from helpers.errors import refused
+from helpers.kernels import cpu_kernels
 from helpers.tensors import assert_all_close, permutation_matrix, value_and_gradients
 from smht.ops import permute_channels
 
@@ -54,8 +57,47 @@ def test_first_and_second_derivatives() -> None:
 
 def test_every_dtype_moves_bits_unchanged() -> None:
     x, order, inverse = inputs(2, 6)
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64):
         assert torch.equal(permute_channels(x.to(dtype), order, inverse), x.to(dtype)[:, order])
+
+
+def test_bits_that_are_no_number_are_kept() -> None:
+    bits = torch.tensor([0x7F800001, 0x7FC00123, -1, 0x00000001], dtype=torch.int32)  # signalling, quiet, denormal
+    moved = permute_channels(bits.view(torch.float32), torch.tensor([3, 1, 0, 2]), torch.tensor([2, 1, 3, 0]))
+    assert torch.equal(moved.view(torch.int32), bits[[3, 1, 0, 2]])
+
+
+@pytest.mark.parametrize("shape", [(1500, 192), (3, 257, 130), (1, 5000), (70000, 1)])
+def test_many_rows_and_wide_ones(shape: tuple[int, ...]) -> None:
+    x, order, inverse = inputs(*shape)
+    gradient = torch.randn_like(x)
+    leaf = x.float().requires_grad_()
+    y = permute_channels(leaf, order, inverse)
+    assert torch.equal(y, leaf[..., order])
+    assert torch.equal(torch.autograd.grad(y, leaf, gradient.float())[0], gradient.float()[..., inverse])
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_an_order_of_another_length_is_refused(length: int) -> None:
+    x, order, _ = inputs(2, 5)
+    with refused("permute_channels: order and inverse must be [5]", f"got [5] and [{length}]"):
+        permute_channels(x, order, torch.arange(length))
+    with refused("permute_channels: order and inverse must be [5]", f"got [{length}] and [5]"):
+        permute_channels(x, torch.arange(length), order)
+
+
+def test_a_channel_that_is_not_there_is_refused() -> None:
+    for wrong in (5, -1):
+        with pytest.raises((IndexError, RuntimeError), match=r"channel|index"):
+            permute_channels(torch.ones(2, 5), torch.tensor([0, 1, 2, 3, wrong]), torch.arange(5))
+
+
+def test_the_kernel_is_an_operator_of_torch() -> None:
+    with cpu_kernels():
+        _, order, inverse = inputs(6)
+        for x in (torch.randn(2, 3, 6, requires_grad=True), torch.randn(0, 6), torch.ones(2, 6, dtype=torch.bool)):
+            torch.library.opcheck(torch.ops.smht.permute_channels.default, (x, order, inverse))
+            permute_channels(x, order, inverse)  # not by the reference
 
 
 def test_vmap_over_inputs_and_over_orders() -> None:

@@ -154,4 +154,7 @@ WORTHWHILE: dict[str, tuple[Condition, ...]] = {
             lambda call: call.arguments[0].shape[0] * call.arguments[1].shape[0] >= 2,
         ),
     ),
+    "linear_cross_entropy": (Condition("at least 128 tokens in all", lambda call: _tokens(call) >= 128),),
+    # Less work is done faster too, but nobody shall wait for a build for its sake.
+    "permute_channels": (Condition("4096 numbers", lambda call: call.arguments[0].numel() >= 4096),),
 }
