@@ -8,13 +8,12 @@ kernel's.
     python benchmarks/ops.py [--rounds 15] [--threads 2] [--json]
 """
 
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from reporting import Figure, parser, report
+from measure import alternate, peak, short_name, timing_parser, with_gradients
+from reporting import Figure, report
 from torch import Tensor
 
 from smht import ops
@@ -27,21 +26,6 @@ GOALS |= {("sub-layers", torch.float32, 256): ">= 3.5", ("sub-layers", torch.bfl
 REFERENCE_GOAL = ">= 1.6"
 
 Call = Callable[[Tensor], Tensor]
-
-
-def alternate(
-    functions: list[Callable[[], object]], rounds: int, choose: Callable[[list[float]], float] = statistics.median
-) -> list[float]:
-    """Median (or other choice of) seconds of each function, called in turns."""
-    seconds: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        function()
-    for _ in range(rounds):
-        for function, taken in zip(functions, seconds, strict=True):
-            start = time.perf_counter()
-            function()
-            taken.append(time.perf_counter() - start)
-    return [choose(taken) for taken in seconds]
 
 
 def calls(
@@ -79,22 +63,16 @@ def calls(
 
 
 def multiplications(op: str, shape: tuple[int, int, int, int]) -> tuple[float, float]:
-    """Of the split op: forward, and forward with backward; causal attention has half of its pairs."""
+    """The fewest of the split op that are known: forward, and forward with backward.
+
+    Causal attention has half of its pairs, and two products of a head's weights in place of its four.
+    """
     batch, tokens, heads, hidden = shape
     projected = batch * tokens * hidden * hidden / heads
     if op == "feed-forward":
         return 8 * projected, 24 * projected
     pairs = batch * tokens * (tokens + 1) / 2 * hidden
-    return 4 * projected + 2 * pairs, 12 * projected + 7 * pairs
-
-
-def peak(dtype: torch.dtype, rounds: int) -> float:
-    """Multiplications a second of the fastest matrix product: a large one of PyTorch's, or heads of the kernels'."""
-    square = torch.randn(1024, 1024).to(dtype)
-    x, weight = torch.randn(2048, 1024).to(dtype), torch.randn(4, 256, 256).to(dtype)
-    # The shortest: what interrupts a measurement is no property of the machine.
-    large, heads = alternate([lambda: square @ square, lambda: ops.split_linear(x, weight)], 3 * rounds, min)
-    return max(1024**3 / large, 2048 * 1024 * 256 / heads)
+    return 2 * projected + 2 * pairs, 6 * projected + 7 * pairs
 
 
 def measure(shape: tuple[int, int, int, int], dtype: torch.dtype, rounds: int) -> list[Figure]:
@@ -103,28 +81,25 @@ def measure(shape: tuple[int, int, int, int], dtype: torch.dtype, rounds: int) -
     x, table = calls(shape, dtype)
     speed = peak(dtype, rounds)
     figures, totals = [], [0.0, 0.0, 0.0]
-    title = f"{str(dtype)[6:]} D={shape[3]}"
+    title = f"{short_name(dtype)} D={shape[3]}"
     gradient = torch.randn_like(x)
     for op, variants in table.items():
         with torch.no_grad():
             forward = alternate([lambda call=call: call(x) for call, _ in variants], rounds)
         both = alternate(
-            [
-                lambda call=call, held=held: torch.autograd.grad(call(x), [x, *held], gradient)
-                for call, held in variants
-            ],
-            rounds,
+            [lambda call=call, held=held: with_gradients(call, x, held, gradient) for call, held in variants], rounds
         )
-        totals = [total + taken for total, taken in zip(totals, both, strict=True)]
+        totals = [total + taken.median for total, taken in zip(totals, both, strict=True)]
         for kind, taken, count in zip(
             ("forward", "forward+backward"), (forward, both), multiplications(op, shape), strict=True
         ):
             name = f"{title} {op} {kind}"
+            kernel, plain, dense = taken
             figures += [
-                Figure(f"{name}, kernel", taken[0] * 1e3, "ms"),
-                Figure(f"{name}, against the reference", taken[1] / taken[0], "times as fast"),
-                Figure(f"{name}, against dense", taken[2] / taken[0], "times as fast"),
-                Figure(f"{name}, share of the limit", count / speed / taken[0]),
+                Figure(f"{name}, kernel", kernel.median * 1e3, "ms"),
+                Figure(f"{name}, against the reference", plain.median / kernel.median, "times as fast"),
+                Figure(f"{name}, against dense", dense.median / kernel.median, "times as fast"),
+                Figure(f"{name}, share of the limit", count / speed / kernel.shortest),
             ]
     goal = GOALS.get(("sub-layers", dtype, shape[3]))
     name = f"{title} both sub-layers forward+backward"
@@ -136,10 +111,7 @@ def measure(shape: tuple[int, int, int, int], dtype: torch.dtype, rounds: int) -
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--rounds", type=int, default=15, help="calls of each variant")
-    arguments.add_argument("--threads", type=int, default=2)
-    given = arguments.parse_args()
+    given = timing_parser(__doc__, rounds=15).parse_args()
     torch.set_num_threads(given.threads)
     ops.set_backend("cpu")
     figures = []

@@ -8,7 +8,7 @@ import torch
 from helpers.errors import refused
 from smht import ops
 from smht.errors import UsageError
-from smht.ops import backend
+from smht.ops import backend, cpu_backend
 from smht.ops.call import Condition
 
 SQUARE = torch.zeros(2, 2, 2)
@@ -20,6 +20,8 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     # A copy, since a row that was taken out and put back would come last.
     monkeypatch.setattr(backend, "BACKENDS", dict(backend.BACKENDS))
     monkeypatch.delenv("SMHT_BACKEND", raising=False)
+    # The calls here are as small as can be, and backends are asked about them all the same.
+    monkeypatch.setattr(cpu_backend, "FEWEST_NUMBERS", {})
 
 
 def add_row(monkeypatch: pytest.MonkeyPatch, name: str, called: list[str] | None = None, **fields: object) -> None:
@@ -89,6 +91,21 @@ def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_auto
     ops.set_backend("slow")
     ops.split_linear(torch.zeros(4), SQUARE)
     assert called == ["split_linear"]
+
+
+def test_backends_are_not_asked_about_tiny_calls_only_if_the_choice_is_automatic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+    monkeypatch.delitem(backend.BACKENDS, "cpu")
+    monkeypatch.setattr(cpu_backend, "FEWEST_NUMBERS", {"split_linear": 8})
+    add_row(monkeypatch, "recording", called)
+    for choice, asked in (("auto", ["split_linear"]), ("recording", ["split_linear"] * 2)):
+        called.clear()
+        ops.set_backend(choice)
+        ops.split_linear(torch.zeros(1, 4), SQUARE)
+        ops.split_linear(torch.zeros(2, 4), SQUARE)
+        assert called == asked
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_changes_nothing() -> None:

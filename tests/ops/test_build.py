@@ -134,7 +134,7 @@ def test_without_a_compiler_the_reference_runs_and_a_forced_backend_is_refused(
     monkeypatch.setattr(cpu_backend, "_loaded", False)
     monkeypatch.setattr(cpu_backend, "_reason", None)
     monkeypatch.setattr(backend, "_chosen", "auto")
-    x, weight = torch.randn(300, 128), torch.randn(2, 64, 64)  # enough for a kernel to be worthwhile
+    x, weight = torch.randn(600, 128), torch.randn(2, 64, 64)  # enough for a kernel to be worthwhile
     result = ops.split_linear(x, weight)
     assert torch.equal(result, backend.BACKENDS["reference"].functions["split_linear"](x, weight, None))
     for choice in ops.explain():

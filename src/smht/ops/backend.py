@@ -19,6 +19,7 @@ from smht.ops import cpu_backend, gpu_backend, reference
 from smht.ops.call import Call, Condition
 
 AUTO = "auto"
+REFERENCE = "reference"
 OPS = ("split_linear", "split_feed_forward", "split_attention", "linear_cross_entropy", "permute_channels")
 
 
@@ -98,13 +99,17 @@ def get_backend() -> str:
 
 def run(op: str, *arguments: Any) -> Tensor:
     """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
-    call = Call(op, arguments)
     # A constant while compiling: choosing may build a library.
     chosen = _chosen if _chosen is not None else _choose()
-    for backend in list(BACKENDS.values())[1:] if chosen == AUTO else [BACKENDS[chosen]]:
-        if _takes(backend, call, chosen):
-            return backend.functions[op](*arguments)
-    return BACKENDS["reference"].functions[op](*arguments)
+    x = arguments[0]
+    # Small calls notice how long they are looked at, and the smallest would be over by then.
+    is_tiny = chosen == AUTO and x.is_cpu and x.numel() < cpu_backend.FEWEST_NUMBERS.get(op, 0)
+    if chosen != REFERENCE and not is_tiny:
+        call = Call(op, arguments)
+        for name, backend in BACKENDS.items():
+            if name != REFERENCE and chosen in (AUTO, name) and _takes(backend, call, chosen):
+                return backend.functions[op](*arguments)
+    return BACKENDS[REFERENCE].functions[op](*arguments)
 
 
 @torch.compiler.assume_constant_result

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 
-class Call(NamedTuple):
+@dataclass(slots=True)
+class Call:
     """The arguments of one op, in the order of `smht.ops.reference`: `x`, then a weight `[H, I, O]`, then others."""
 
     op: str

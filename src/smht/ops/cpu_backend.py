@@ -140,19 +140,63 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     ),
 }
 
-# Below these sizes PyTorch's own ops were measured to be as fast or faster: calling costs more than computing, or, in
-# attention, products of weights that the kernel makes once a call cost more than they save.
-_MANY_TOKENS = Condition("at least 32 tokens in all", lambda call: _tokens(call) >= 32)
+
+def _computes_in_float32(call: Call) -> bool:
+    return call.arguments[0].dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+def _linear_pays(call: Call) -> bool:
+    if not _computes_in_float32(call):
+        return False
+    heads, width, _ = call.arguments[1].shape
+    return (width <= 8 or width % 64 == 0) and call.arguments[0].numel() >= 512 * heads * width
+
+
+def _feed_forward_pays(call: Call) -> bool:
+    heads, width, _ = call.arguments[1].shape
+    tokens = call.arguments[0].numel() // max(1, heads * width)
+    # One head of few tokens would be one thread's alone.
+    if tokens < max(32, 2 * width) or (heads == 1 and tokens < 512):
+        return False
+    if _computes_in_float32(call):
+        return width <= 64 or tokens >= 512
+    return width in (16, 32, 48, 64) and tokens >= 8 * width
+
+
+def _attention_pays(call: Call) -> bool:
+    batch, length, _ = call.arguments[0].shape
+    heads, width, _ = call.arguments[1].shape
+    return length >= 8 and 2 * length >= width and 2 * batch * length >= 3 * width and batch * heads >= 2
+
+
+def _at_least(numbers: int) -> Condition:
+    return Condition(f"at least {numbers} numbers", lambda call: call.arguments[0].numel() >= numbers)
+
+
+FEWEST_NUMBERS = {"split_linear": 16384, "split_feed_forward": 1024, "split_attention": 1024}
+"""Calls with fewer numbers in `x` are as fast by PyTorch's own ops."""
+# So are those of which these conditions do not hold, by `benchmarks/sweep.py --backend cpu`: calling costs more than
+# computing; padding heads to whole vectors costs more than it saves; or what is made of the weights once a call does.
 WORTHWHILE: dict[str, tuple[Condition, ...]] = {
-    "split_linear": (_MANY_TOKENS, Condition("32768 numbers", lambda call: call.arguments[0].numel() >= 32768)),
-    "split_feed_forward": (_MANY_TOKENS, Condition("1024 numbers", lambda call: call.arguments[0].numel() >= 1024)),
-    "split_attention": (
-        _MANY_TOKENS,
-        Condition("as many tokens as a head has channels", lambda call: _tokens(call) >= call.arguments[1].shape[1]),
+    "split_linear": (
+        Condition("float32, 512 tokens, and heads of at most 8 channels or a multiple of 64", _linear_pays),
+        _at_least(FEWEST_NUMBERS["split_linear"]),
+    ),
+    "split_feed_forward": (
         Condition(
-            "two sequences or heads to share out among threads",
-            lambda call: call.arguments[0].shape[0] * call.arguments[1].shape[0] >= 2,
+            "32 tokens in all (512 for one head alone); in float32 twice as many as a head has channels, and 512 for heads "
+            "of more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 or 64",
+            _feed_forward_pays,
         ),
+        _at_least(FEWEST_NUMBERS["split_feed_forward"]),
+    ),
+    "split_attention": (
+        Condition(
+            "sequences of 8 tokens and half a head's channels, one and a half times as many tokens in all, "
+            "and two sequences or heads to share out among threads",
+            _attention_pays,
+        ),
+        _at_least(FEWEST_NUMBERS["split_attention"]),
     ),
     "linear_cross_entropy": (Condition("at least 128 tokens in all", lambda call: _tokens(call) >= 128),),
     # Less work is done faster too, but nobody shall wait for a build for its sake.
