@@ -258,7 +258,7 @@ def test_each_call_goes_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(gpu_backend, "_is_recent", lambda device: True)
     ops.set_backend("auto")
     for device in ("cpu", "meta", "cpu"):
-        ops.split_linear(torch.zeros(300, 128, device=device), torch.zeros(2, 64, 64, device=device))
-    ops.split_linear(torch.zeros(300, 128).double(), torch.zeros(2, 64, 64).double())
+        ops.split_linear(torch.zeros(600, 128, device=device), torch.zeros(2, 64, 64, device=device))
+    ops.split_linear(torch.zeros(600, 128).double(), torch.zeros(2, 64, 64).double())
     assert called == ["cpu", "gpu", "cpu", "reference"]
     assert list(ops.explain()[0].backends) == ["cpu", "gpu", "reference"]
