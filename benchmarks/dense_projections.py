@@ -1,15 +1,15 @@
 """The dense rows of seed 002 on this machine: one fused matrix against one a head, and head widths of 32, 64 and 72.
 
-The seed says of a GPU that one fused product fills it and one a head does not, that heads of 64 channels fit its tiles, that
-those of 32 use them less well, and that those of 72 fall back to slow kernels.
+The seed says of a GPU that one fused product fills it and one a head does not, that heads of 64 channels fit its
+tiles, that those of 32 use them less well, and that those of 72 fall back to slow kernels.
 
-Matrices: the same weights in the views of `smht.layers.views`, D=768 in 12 heads. Queries, keys and values come from one
-matrix `[D, 3·D]`, from three `[D, D]`, or from 36 `[D, K]`; the output from one `[D, D]`, or from the sum of 12 products with
-`[K, D]`. Results are compared before they are timed.
+Matrices: the same weights in the views of `smht.layers.views`, D=768 in 12 heads. Queries, keys and values come from
+one matrix `[D, 3·D]`, from three `[D, D]`, or from 36 `[D, K]`; the output from one `[D, D]`, or from the sum of 12
+products with `[K, D]`. Results are compared before they are timed.
 
-Widths: causal attention with its four projections at D=576, the narrowest that is a whole number of heads of each width (18,
-9 and 8), so that all have the same number of multiplications in dense layers; beside it the split op, which has fewer the
-narrower its heads. Time per multiplication, of which the causal half of the pairs counts.
+Widths: causal attention with its four projections at D=576, the narrowest that is a whole number of heads of each
+width (18, 9 and 8), so that all have the same number of multiplications in dense layers; beside it the split op,
+which has fewer the narrower its heads. Time per multiplication, of which the causal half of the pairs counts.
 
 One process, variants in turns, ratios of medians. The limit is the multiplications at the speed of the fastest matrix
 product measured here.

@@ -19,8 +19,8 @@ _COPIED_NUMBERS = 1 << 25
 class Seconds(NamedTuple):
     """How long a call took in several tries.
 
-    Ratios of variants are those of medians. Shares of a limit are those of the shortest try, as is the limit itself: what
-    interrupts a measurement is no property of the machine.
+    Ratios of variants are those of medians. Shares of a limit are those of the shortest try, as is the limit itself:
+    what interrupts a measurement is no property of the machine.
     """
 
     median: float

@@ -1,13 +1,14 @@
 """Is the backend that is chosen by itself ever slower than plain PyTorch? Every op at 60 shapes of all sizes.
 
 Shapes are spread evenly over the logarithms of 1 to 2,048 tokens, 1 to 64 heads, 4 to 128 channels a head and 1 to 32
-sequences, without those that take long, and with the corners that do not. Each op (the feed-forward four times as wide,
-attention causal) runs forward, and forward with backward, in float32 and bf16, on `auto` and on the reference in turns;
-short calls many times in one measurement. A ratio is that of the shortest measurements. A case counts as slower if it took
-more than 1.05 times the reference's time in each of three attempts, the later ones with four times as many rounds.
+sequences, without those that take long, and with the corners that do not. Each op (the feed-forward four times as
+wide, attention causal) runs forward, and forward with backward, in float32 and bf16, on `auto` and on the reference
+in turns; short calls many times in one measurement. A ratio is that of the shortest measurements. A case counts as
+slower if it took more than 1.05 times the reference's time in each of three attempts, the later ones with four times
+as many rounds.
 
-`--backend cpu` measures the kernels where `auto` would not use them: that is how `WORTHWHILE` in `smht.ops.cpu_backend` is
-chosen. `--every` prints all cases.
+`--backend cpu` measures the kernels where `auto` would not use them: that is how `WORTHWHILE` in
+`smht.ops.cpu_backend` is chosen. `--every` prints all cases.
 
     python benchmarks/sweep.py [--rounds 7] [--threads 2] [--backend auto] [--every] [--json]
 """
@@ -25,8 +26,8 @@ from reporting import Figure, report
 from torch import Tensor
 
 from smht import ops
-from smht.ops.backend import OPS
 
+OPS = ("split_linear", "split_feed_forward", "split_attention")
 COUNT = 60
 TOLERANCE = 1.05
 KINDS = ("forward", "forward+backward")
@@ -173,7 +174,7 @@ def figures_of(found: dict[Case, float], every: bool) -> list[Figure]:
 
 def main() -> None:
     arguments = timing_parser(__doc__, rounds=7)
-    arguments.add_argument("--backend", choices=[name for name in ("auto", *ops.BACKENDS)], default="auto")
+    arguments.add_argument("--backend", choices=["auto", *ops.BACKENDS], default="auto")
     arguments.add_argument("--every", action="store_true", help="print every case, not only slower ones")
     given = arguments.parse_args()
     torch.set_num_threads(given.threads)

@@ -1,16 +1,17 @@
-"""Tokens a second of a training step, and its peak memory: split with kernels, split by the reference, dense twin, GPT-2.
+"""Tokens a second of a training step, and its peak memory: split with kernels, by the reference, dense twin, GPT-2.
 
-A step is that of `smht train`: a batch as its task makes it, forward, loss, backward, gradient norm, AdamW, in float32. The
-models are the preset that `smht train` begins with, its dense twin, and Hugging Face's GPT-2 of the same width, depth, heads,
-context and vocabulary, without dropout as the others. Token ids are drawn at random, which costs what text costs. One
-process, models in turns, ratios of medians. The larger models have the sizes of GPT-2 small; those whose step takes more
-than ten seconds are left out.
+A step is that of `smht train`: a batch as its task makes it, forward, loss, backward, gradient norm, AdamW, in
+float32. The models are the preset that `smht train` begins with, its dense twin, and Hugging Face's GPT-2 of the same
+width, depth, heads, context and vocabulary, without dropout as the others. Token ids are drawn at random, which costs
+what text costs. One process, models in turns, ratios of medians. The larger models have the sizes of GPT-2 small;
+those whose step takes more than ten seconds are left out.
 
-Peak memory is the resident memory that steps add to a process that has the model and its batch, each in a process of its
-own: the kernels' working memory does not come from PyTorch's allocator, so PyTorch cannot count it. Linux alone tells it.
+Peak memory is the resident memory that steps add to a process that has the model and its batch, each in a process of
+its own: the kernels' working memory does not come from PyTorch's allocator, so PyTorch cannot count it. Linux alone
+tells it.
 
-The limit is the larger of two times: multiplications at the speed of the fastest matrix product measured here, and the bytes
-of weights, gradients and optimizer state at the speed of a large copy.
+The limit is the larger of two times: multiplications at the speed of the fastest matrix product measured here, and
+the bytes of weights, gradients and optimizer state at the speed of a large copy.
 
     python benchmarks/training_step.py [--rounds 30] [--threads 2] [--json]
 """
@@ -139,8 +140,8 @@ def multiplications(config: SmhtConfig) -> float:
 
 
 def bytes_moved(config: SmhtConfig) -> float:
-    """Of a step: forward and backward read the weights; AdamW reads weight, gradient and moments and writes all but one."""
-    return 4 * 10 * account(config).total.parameters
+    """Of a step: weights are read, gradients written; AdamW reads both and two moments and writes all but gradients."""
+    return 4 * 9 * account(config).total.parameters
 
 
 def speed_figures(size: str, config: SmhtConfig, names: tuple[str, ...], rounds: int) -> Iterator[Figure]:

@@ -9,7 +9,7 @@ from smht.ops.call import Call
 
 DTYPES = (torch.float32, torch.bfloat16)
 TRAINED = [(4, 512, 12, 64), (8, 256, 8, 32), (16, 128, 4, 48)]
-"""Sequences, tokens, heads and their width: the two blocks that are measured, and the model that `smht train` trains."""
+"""Sequences, tokens, heads, head width: of the blocks that are measured, and of the model that `smht train` trains."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -184,8 +184,8 @@ WORTHWHILE: dict[str, tuple[Condition, ...]] = {
     ),
     "split_feed_forward": (
         Condition(
-            "32 tokens in all (512 for one head alone); in float32 twice as many as a head has channels, and 512 for heads "
-            "of more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 or 64",
+            "32 tokens in all (512 for one head alone); in float32 twice as many as a head has channels, and 512 for "
+            "heads of more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 or 64",
             _feed_forward_pays,
         ),
         _at_least(FEWEST_NUMBERS["split_feed_forward"]),
