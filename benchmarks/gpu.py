@@ -28,7 +28,7 @@ import triton  # pyright: ignore[reportMissingImports]
 from reporting import Figure
 
 from smht import ops
-from smht.ops.gpu import attention_backward, attention_forward, feed_forward_kernels, linear
+from smht.ops.gpu import attention_backward, attention_forward, attention_rotation, feed_forward_kernels, linear
 from smht.ops.gpu_backend import DEVICE, INTERPRETED
 
 WARM_UP_SHARE, WARM_UP_PROCESSES = 0.45, 14
@@ -222,6 +222,7 @@ def small_tiles() -> Iterator[None]:
     """For checks: one choice of tile sizes, the last, so that many variants compile in little time."""
     kernels = [
         attention_forward.forward_kernel, attention_backward.query_kernel, attention_backward.key_kernel,
+        attention_rotation.turn_kernel, attention_rotation.turn_back_kernel,
         feed_forward_kernels.forward_kernel, feed_forward_kernels.input_gradient_kernel,
         feed_forward_kernels.weight_gradient_kernel, linear.product_kernel, linear.weight_gradient_kernel,
     ]  # fmt: skip
