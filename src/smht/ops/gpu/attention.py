@@ -71,7 +71,7 @@ def _queries_and_keys(
     """Turned by their positions, if there is a rotation."""
     if cosines is None or sines is None:
         return None, None
-    return turned(x, *weights[:2], cosines.contiguous(), sines.contiguous(), scale)
+    return turned(x, weights[0], weights[1], cosines.contiguous(), sines.contiguous(), scale)
 
 
 def _outputs(x: Tensor, num_heads: int, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,7 +148,7 @@ def _split_attention_backward(
         )  # fmt: skip
         if cosines is not None and sines is not None:
             grad_queries, grad_keys, grad_x = turned_back(
-                grad_queries, grad_keys, grad_x, *weights[:2], cosines.contiguous(), sines.contiguous()
+                grad_queries, grad_keys, grad_x, weights[0], weights[1], cosines.contiguous(), sines.contiguous()
             )
             for grad_weight, by_projection in zip(grad_weights, (grad_queries, grad_keys), strict=False):
                 sum_parts(_products(x, by_projection, num_heads), [grad_weight])
