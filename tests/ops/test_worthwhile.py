@@ -51,6 +51,7 @@ def test_training_runs_on_kernels(op: str, shape: tuple[int, int, int, int], dty
         ("split_feed_forward", (4, 512, 12, 24), torch.bfloat16),
         ("split_feed_forward", (1, 511, 12, 64), torch.bfloat16),
         ("split_attention", (512, 1, 12, 8), torch.float32),
+        ("split_attention", (64, 7, 12, 8), torch.float32),
         ("split_attention", (64, 31, 12, 64), torch.float32),
         ("split_attention", (1, 95, 12, 64), torch.float32),
         ("split_attention", (1, 512, 1, 64), torch.float32),
@@ -63,7 +64,7 @@ def test_what_pytorch_does_faster_is_left_to_it(op: str, shape: tuple[int, int, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", cpu_backend.WORTHWHILE)
 def test_nothing_is_refused(op: str, dtype: torch.dtype) -> None:
-    for shape in [(0, 0, 2, 4), (0, 8, 2, 4), (1, 1, 1, 1)]:
+    for shape in [(0, 0, 2, 4), (0, 8, 2, 4), (1, 8, 2, 0), (1, 1, 1, 1)]:
         assert not is_worthwhile(op, shape, dtype)
 
 
