@@ -19,7 +19,7 @@ from smht.ops import cpu_backend, reference
 from smht.ops.call import Call, Condition
 
 AUTO = "auto"
-OPS = ("split_linear", "split_feed_forward", "split_attention")
+OPS = ("split_linear", "split_feed_forward", "split_attention", "split_decode")
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,21 @@ def get_backend() -> str:
 
 def run(op: str, *arguments: Any) -> Tensor:
     """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
-    call = Call(op, arguments)
+    return _backend_of(Call(op, arguments)).functions[op](*arguments)
+
+
+def has_kernel(op: str, *arguments: Any) -> bool:
+    """Whether a call is computed by a kernel rather than by the reference."""
+    return _backend_of(Call(op, arguments)).name != "reference"
+
+
+def _backend_of(call: Call) -> Backend:
     # A constant while compiling: choosing may build a library.
     chosen = _chosen if _chosen is not None else _choose()
     for backend in list(BACKENDS.values())[1:] if chosen == AUTO else [BACKENDS[chosen]]:
         if _takes(backend, call, chosen):
-            return backend.functions[op](*arguments)
-    return BACKENDS["reference"].functions[op](*arguments)
+            return backend
+    return BACKENDS["reference"]
 
 
 @torch.compiler.assume_constant_result

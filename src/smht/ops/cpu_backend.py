@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from smht.errors import SmhtError, first_line
 from smht.ops.call import Call, Condition
+from smht.ops.decoder_weights import DecoderWeights
 
 NUMBERS = (torch.float32, torch.bfloat16)
 WIDEST_HEAD = 256
@@ -75,6 +76,37 @@ def split_attention(
     return torch.ops.smht.split_attention(x, *weights, is_causal, mask, dropout, scale, seed)[0]
 
 
+def split_decode(
+    x: Tensor,
+    weights: DecoderWeights,
+    keys: list[Tensor],
+    values: list[Tensor],
+    past: int,
+    mask: Tensor | None,
+    rotation: tuple[Tensor, Tensor] | None,
+    scale: float,
+) -> Tensor:
+    """See `smht.ops.split_decode`."""
+    return torch.ops.smht.split_decode(
+        x,
+        weights.projections,
+        weights.biases,
+        weights.norm_weights,
+        weights.norm_biases,
+        weights.orders,
+        keys,
+        values,
+        past,
+        mask,
+        *(rotation or (None, None)),
+        weights.activation,
+        weights.eps,
+        weights.norm_per_head,
+        weights.norm_after,
+        scale,
+    )
+
+
 def _autocast(*tensors: Tensor | None) -> list[Any]:
     """The tensors as autocast hands them to a matrix product."""
     if not torch.is_autocast_enabled("cpu"):
@@ -111,6 +143,13 @@ def _tokens(call: Call) -> int:
     return x.numel() // max(1, x.shape[-1])
 
 
+def _decodes_one_number_type(call: Call) -> bool:
+    x, weights, keys, values = call.arguments[:4]
+    return x.dtype in NUMBERS and all(
+        tensor.dtype == x.dtype for tensors in (weights.numbers, keys, values) for tensor in tensors
+    )
+
+
 def _mask_is_taken(call: Call) -> bool:
     mask = call.arguments[6]
     return mask is None or (mask.dtype in (torch.bool, *NUMBERS) and not mask.requires_grad)
@@ -129,6 +168,12 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "split_attention": (
         *_EVERY_OP,
         Condition("a mask of booleans, float32 or bfloat16 that takes no gradient", _mask_is_taken),
+    ),
+    "split_decode": (
+        Condition("tensors on the CPU", lambda call: call.arguments[0].device.type == "cpu"),
+        Condition("float32 or bfloat16, the same throughout", _decodes_one_number_type),
+        Condition("no autocast", lambda call: not torch.is_autocast_enabled("cpu")),
+        Condition("no export, no forward-mode and no vmapped derivative", _is_plain),
     ),
 }
 

@@ -22,6 +22,13 @@ TORCH_LIBRARY_FRAGMENT(smht, library) {
       "split_attention_backward(Tensor gradient, Tensor x, Tensor q_weight, Tensor k_weight, Tensor v_weight, "
       "Tensor o_weight, bool is_causal, Tensor? mask, float dropout, float scale, Tensor? seed, Tensor y, "
       "Tensor log_sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  // Of N blocks: 6N projections (q, k, v, o, up, down of each) and as many biases or none; norms in the order in which
+  // they are computed, 2N + 1 before sub-layers and at the end, or 2N after them; N channel orders or none. Writes the
+  // new keys and values, of token `past`.
+  library.def(
+      "split_decode(Tensor x, Tensor[] projections, Tensor[] biases, Tensor[] norm_weights, Tensor[] norm_biases, "
+      "Tensor[] orders, Tensor(a!)[] keys, Tensor(b!)[] values, int past, Tensor? mask, Tensor? cosines, "
+      "Tensor? sines, str activation, float eps, bool norm_per_head, bool norm_after, float scale) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(smht, CPU, library) {
@@ -31,4 +38,5 @@ TORCH_LIBRARY_IMPL(smht, CPU, library) {
   library.impl("split_feed_forward_backward", smht::split_feed_forward_backward);
   library.impl("split_attention", smht::split_attention);
   library.impl("split_attention_backward", smht::split_attention_backward);
+  library.impl("split_decode", smht::split_decode);
 }

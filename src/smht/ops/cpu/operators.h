@@ -34,4 +34,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
     const Tensor& o_weight, bool is_causal, const std::optional<Tensor>& mask, double dropout, double scale,
     const std::optional<Tensor>& seed, const Tensor& y, const Tensor& log_sums);
 
+Tensor split_decode(const Tensor& x, at::TensorList projections, at::TensorList biases, at::TensorList norm_weights,
+                    at::TensorList norm_biases, at::TensorList orders, at::TensorList keys, at::TensorList values,
+                    int64_t past, const std::optional<Tensor>& mask, const std::optional<Tensor>& cosines,
+                    const std::optional<Tensor>& sines, std::string_view activation, double eps, bool norm_per_head,
+                    bool norm_after, double scale);
+
 }  // namespace smht
