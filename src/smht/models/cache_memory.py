@@ -10,6 +10,9 @@ from transformers.cache_utils import Cache, StaticCache, StaticLayer
 
 from smht.models.preallocated_cache import PreallocatedCache, PreallocatedLayer
 
+WRITABLE = (PreallocatedCache, StaticCache)
+"""Classes of caches that have such memory."""
+
 
 @dataclass(frozen=True)
 class CacheMemory:

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
@@ -46,7 +46,11 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         made = model_kwargs.get(CACHE_ARGUMENT)
         if given is None and made is not None and generation_config.cache_implementation is None:
-            model_kwargs[CACHE_ARGUMENT] = preferred_cache(self.model, made)
+            model_kwargs[CACHE_ARGUMENT] = preferred_cache(self, made)
+
+    def new_cache(self) -> Cache:
+        """An empty cache for generation, the one over which the model decodes fastest."""
+        return preferred_cache(self, DynamicCache(config=self.config))
 
     @deprecate_old_cache_name
     @can_return_tuple

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from smht.layers import ChannelShuffle, FeedForward, HeadLayerNorm, MultiHeadAttention, SplitLinear
-from smht.layers.block import SPLITTABLE
 from smht.models.base import SmhtBlock
 from smht.ops import DecoderWeights
 
@@ -45,7 +44,7 @@ def weights_of(stack: "SmhtStack") -> DecoderWeights | None:
     None unless every projection is split, and every module from the first block to the last norm is of a class of ours,
     with its own `forward`, not hooked and not in training.
     """
-    if stack.training or _has_any_global_hook() or tuple(stack.config.split) != SPLITTABLE:
+    if stack.training or _has_any_global_hook():
         return None
     found: _Found | None = vars(stack).get("_decoder_modules")
     if found is None or not found.still_holds(stack):
@@ -81,7 +80,7 @@ class _Found:
             stack.norm,
             *chain.from_iterable(map(dict.values, filter(None, parts))),
             *map(_mode, attributes),
-            *[module.get("forward") for module in attributes],
+            *map(len, attributes),  # a `forward` of its own is one more
         ]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

@@ -28,12 +28,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from smht import ops
 from smht.layers.fast_path import SDPA_FUNCTIONS
-from smht.models.cache_memory import memory_of
+from smht.models.cache_memory import WRITABLE, memory_of
 from smht.models.decoder_modules import weights_of
 from smht.models.preallocated_cache import PreallocatedCache
 from smht.ops.backend import has_kernel
 
 if TYPE_CHECKING:
+    from smht.models.causal_lm import SmhtForCausalLM
     from smht.models.stack import SmhtStack
 
 _OUTPUT_FLAGS = ("output_attentions", "output_hidden_states")
@@ -60,7 +61,9 @@ def decode_fused(
     Returns:
         `[B, 1, D]` or None.
     """
-    if torch.compiler.is_compiling() or cache is None or hidden_states.shape[1] != 1 or torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return None
+    if hidden_states.shape[1] != 1 or type(cache) not in WRITABLE:
         return None
     if not _asks_for_output_alone(stack, kwargs) or not _attends_plainly(stack):
         return None
@@ -83,11 +86,13 @@ def decode_fused(
     return decoded[:, None]
 
 
-def preferred_cache(stack: "SmhtStack", cache: Any) -> Any:
-    """A `PreallocatedCache` in place of an empty `DynamicCache` where the stack decodes in one call; else the cache."""
-    if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length() or not _attends_plainly(stack):
+def preferred_cache(model: "SmhtForCausalLM", cache: Any) -> Any:
+    """A `PreallocatedCache` in place of an empty `DynamicCache` where the model decodes in one call; else the cache."""
+    if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length():
         return cache
-    weights = weights_of(stack)
+    stack = model.model
+    is_compiled = any("forward" in vars(module) or module._compiled_call_impl for module in (model, stack))
+    weights = None if is_compiled or not _attends_plainly(stack) else weights_of(stack)
     if weights is None or not has_kernel("split_decode", weights.norm_weights[0], weights, [], []):
         return cache
     return PreallocatedCache(len(stack.layers))

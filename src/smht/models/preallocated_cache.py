@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-_LEAST_ROOM = 64
-"""Tokens that memory is made for at least."""
-
 
 @dataclass
 class _Rows:
@@ -39,7 +36,8 @@ class _Rows:
         is_closed = self.memory.is_inference() and not torch.is_inference_mode_enabled()
         if wanted > self.memory.shape[2] or is_closed:
             batch, heads, _, width = self.memory.shape
-            larger = self.memory.new_empty(batch, heads, max(2 * wanted, _LEAST_ROOM), width)
+            # Twice as much, so that each token is copied about once; memory that is not written to yet costs nothing.
+            larger = self.memory.new_empty(batch, heads, 2 * wanted, width)
             larger[:, :, : self.tokens] = self.taken
             self.memory = larger
         return self.memory

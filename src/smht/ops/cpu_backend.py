@@ -145,9 +145,8 @@ def _tokens(call: Call) -> int:
 
 def _decodes_one_number_type(call: Call) -> bool:
     x, weights, keys, values = call.arguments[:4]
-    return x.dtype in NUMBERS and all(
-        tensor.dtype == x.dtype for tensors in (weights.numbers, keys, values) for tensor in tensors
-    )
+    dtypes = {tensor.dtype for tensor in (x, *weights.numbers, *keys, *values)}
+    return len(dtypes) == 1 and x.dtype in NUMBERS
 
 
 def _mask_is_taken(call: Call) -> bool:

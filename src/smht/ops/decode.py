@@ -62,7 +62,7 @@ def split_decode(
         )
     if rotation is not None:
         _check_rotation(rotation, batch, weights.head_dim)
-    if weights.needs_gradient or (torch.is_grad_enabled() and x.requires_grad):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights.numbers)):
         raise UsageError("split_decode takes no gradients: call it under torch.no_grad() or torch.inference_mode()")
     factor = 1 / math.sqrt(weights.head_dim) if scale is None else scale
     return run("split_decode", x, weights, keys, values, past, mask, rotation, factor)

@@ -1,9 +1,8 @@
 """All blocks of a split decoder as `smht.ops.split_decode` takes them."""
 
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
@@ -36,8 +35,8 @@ class DecoderWeights:
     projections: list[Tensor]
     norm_weights: list[Tensor]
     norm_biases: list[Tensor]
-    biases: list[Tensor] = field(default_factory=list)
-    orders: list[Tensor] = field(default_factory=list)
+    biases: list[Tensor] = field(default_factory=list[Tensor])
+    orders: list[Tensor] = field(default_factory=list[Tensor])
     activation: str = "gelu"
     eps: float = 1e-5
     norm_per_head: bool = False
@@ -104,12 +103,7 @@ class DecoderWeights:
         """`D`."""
         return self.num_heads * self.head_dim
 
-    @property
-    def numbers(self) -> list[Tensor]:
+    @cached_property
+    def numbers(self) -> tuple[Tensor, ...]:
         """Every tensor but the orders."""
-        return [*self.projections, *self.biases, *self.norm_weights, *self.norm_biases]
-
-    @property
-    def needs_gradient(self) -> bool:
-        """Whether autograd would want to know of what is computed with them."""
-        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.numbers)
+        return (*self.projections, *self.biases, *self.norm_weights, *self.norm_biases)

@@ -49,16 +49,16 @@ struct Matrix {
 // Sums held at once: what 32 (AVX-512, NEON) or 16 vector registers hold beside what is multiplied.
 constexpr int kSums = kLanes == 8 ? 8 : 16;
 
-// y = x·W, or y += x·W, for as many columns as kVectors vectors have. Rows of W are taken in turns by independent sums:
-// one sum alone would wait for each of its additions.
+// sums += x·W for as many columns as kVectors vectors have. Rows of W are taken in turns by independent sums: one sum alone
+// would wait for each of its additions.
 template <int kVectors, class Number>
-void multiply_columns(const float* x, int64_t depth, Matrix<Number> w, float* y, bool add) {
+void add_products(const float* x, int64_t depth, Matrix<Number> w, Vec (&sums)[kVectors]) {
   constexpr int kTurns = kSums / kVectors;
-  Vec sums[kTurns][kVectors];
+  Vec others[kTurns][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kTurns; ++i)
 #pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) sums[i][j] = Vec(0.f);
+    for (int j = 0; j < kVectors; ++j) others[i][j] = Vec(0.f);
   const Number* row = w.data;
   int64_t k = 0;
   for (; k + kTurns <= depth; k += kTurns)
@@ -66,29 +66,42 @@ void multiply_columns(const float* x, int64_t depth, Matrix<Number> w, float* y,
     for (int i = 0; i < kTurns; ++i, row += w.stride) {
       const Vec factor(x[k + i]);
 #pragma GCC unroll 16
-      for (int j = 0; j < kVectors; ++j) sums[i][j] = at::vec::fmadd(factor, load_vector(row + j * kLanes), sums[i][j]);
+      for (int j = 0; j < kVectors; ++j)
+        others[i][j] = at::vec::fmadd(factor, load_vector(row + j * kLanes), others[i][j]);
     }
   for (; k < depth; ++k, row += w.stride) {
     const Vec factor(x[k]);
 #pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) sums[0][j] = at::vec::fmadd(factor, load_vector(row + j * kLanes), sums[0][j]);
+    for (int j = 0; j < kVectors; ++j)
+      others[0][j] = at::vec::fmadd(factor, load_vector(row + j * kLanes), others[0][j]);
   }
 #pragma GCC unroll 16
-  for (int j = 0; j < kVectors; ++j) {
-    Vec sum = sums[0][j];
+  for (int i = 0; i < kTurns; ++i)
 #pragma GCC unroll 16
-    for (int i = 1; i < kTurns; ++i) sum = sum + sums[i][j];
-    (add ? Vec::loadu(y + j * kLanes) + sum : sum).store(y + j * kLanes);
-  }
+    for (int j = 0; j < kVectors; ++j) sums[j] = sums[j] + others[i][j];
 }
 
-// The same for the last columns, fewer than a vector has lanes.
+// y = x·W, or y += x·W, for as many columns as kVectors vectors have.
+template <int kVectors, class Number>
+void multiply_columns(const float* x, int64_t depth, Matrix<Number> w, float* y, bool add) {
+  Vec sums[kVectors];
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) sums[j] = add ? Vec::loadu(y + j * kLanes) : Vec(0.f);
+  add_products(x, depth, w, sums);
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) sums[j].store(y + j * kLanes);
+}
+
+// The same for the last columns, fewer than a vector has lanes. Whole vectors are read as long as they end within W, since
+// what the other lanes hold is not kept.
 template <class Number>
 void multiply_last_columns(const float* x, int64_t depth, Matrix<Number> w, int64_t columns, float* y, bool add) {
-  Vec sum = add ? load_vector(y, columns) : Vec(0.f);
-  for (int64_t k = 0; k < depth; ++k)
-    sum = at::vec::fmadd(Vec(x[k]), load_vector(w.data + k * w.stride, columns), sum);
-  sum.store(y, static_cast<int>(columns));
+  Vec sums[] = {add ? load_vector(y, columns) : Vec(0.f)};
+  const int64_t past_end = kLanes - columns, whole = std::max<int64_t>(0, depth - (past_end + w.stride - 1) / w.stride);
+  add_products(x, whole, w, sums);
+  for (int64_t k = whole; k < depth; ++k)
+    sums[0] = at::vec::fmadd(Vec(x[k]), load_vector(w.data + k * w.stride, columns), sums[0]);
+  sums[0].store(y, static_cast<int>(columns));
 }
 
 // y[columns] = x[depth]·W, or y += x·W.
