@@ -4,8 +4,8 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
-from transformers.cache_utils import Cache
+from transformers import GenerationConfig, GenerationMixin
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
@@ -13,6 +13,7 @@ from smht.models.attention_plan import generation_mask
 from smht.models.base import SmhtPreTrainedModel
 from smht.models.cache_argument import CACHE_ARGUMENT, deprecate_old_cache_name, given_cache, named_cache
 from smht.models.configuration import SmhtConfig
+from smht.models.decoding import preferred_cache
 from smht.models.head_loss import head_loss, needs_no_logits
 from smht.models.labels import check_labels
 from smht.models.model import SmhtModel
@@ -34,6 +35,23 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
     def create_masks_for_generate(self, attention_mask: Tensor | None, **kwargs: Any) -> Any:
         """The mask of a generation with a static cache: four axes, but for a sparse pattern."""
         return generation_mask(attention_mask=attention_mask, **kwargs)
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """As in transformers; where nobody named or gave a cache, one over which the model decodes faster.
+
+        What `generate` makes of it is the same: the cache is dynamic, and can be cropped and reordered.
+        """
+        given = model_kwargs.get(CACHE_ARGUMENT)
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        made = model_kwargs.get(CACHE_ARGUMENT)
+        if given is None and made is not None and generation_config.cache_implementation is None:
+            model_kwargs[CACHE_ARGUMENT] = preferred_cache(self, made)
+
+    def new_cache(self) -> Cache:
+        """An empty cache for generation, the one over which the model decodes fastest."""
+        return preferred_cache(self, DynamicCache(config=self.config))
 
     @deprecate_old_cache_name
     @can_return_tuple

@@ -13,6 +13,7 @@ from smht.layers.position import Sizes
 from smht.models.attention_plan import plan_cross_attention, plan_self_attention
 from smht.models.base import SmhtPreTrainedModel, make_block
 from smht.models.configuration import STACKS, SmhtConfig
+from smht.models.decoding import decode_fused
 from smht.models.positions import check_attention_mask, check_position_ids, count_positions
 
 
@@ -110,6 +111,12 @@ class SmhtStack(SmhtPreTrainedModel):
         if positions is None:
             positions = count_positions(inputs_embeds, attention_mask, own_cache)
         check_position_ids(positions, inputs_embeds, own_cache, self.config.max_position_embeddings)
+        added = self.embed_positions.embed(positions)
+        hidden_states = self.dropout(inputs_embeds if added is None else inputs_embeds + added)
+        if memory is None:
+            decoded = decode_fused(self, hidden_states, attention_mask, positions, own_cache, kwargs)
+            if decoded is not None:
+                return decoded
         plan = plan_self_attention(
             self.config,
             self.embed_positions,
@@ -126,8 +133,6 @@ class SmhtStack(SmhtPreTrainedModel):
             to_memory = plan_cross_attention(self.config, inputs_embeds, memory, memory_mask)
             memory_cache = MemoryKeysAndValues(cache) if isinstance(cache, EncoderDecoderCache) else None
             given += (memory, to_memory.mask, memory_cache, to_memory.function)
-        added = self.embed_positions.embed(positions)
-        hidden_states = self.dropout(inputs_embeds if added is None else inputs_embeds + added)
         for layer in self.layers:
             hidden_states = layer(hidden_states, *given, rotation=plan.rotation, **kwargs)
         return hidden_states if self.norm is None else self.norm(hidden_states)

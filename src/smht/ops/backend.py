@@ -20,7 +20,14 @@ from smht.ops.call import Call, Condition
 
 AUTO = "auto"
 REFERENCE = "reference"
-OPS = ("split_linear", "split_feed_forward", "split_attention", "linear_cross_entropy", "permute_channels")
+OPS = (
+    "split_linear",
+    "split_feed_forward",
+    "split_attention",
+    "linear_cross_entropy",
+    "permute_channels",
+    "split_decode",
+)
 
 
 @dataclass(frozen=True)
@@ -104,12 +111,21 @@ def run(op: str, *arguments: Any) -> Tensor:
     x = arguments[0]
     # Small calls notice how long they are looked at, and the smallest would be over by then.
     is_tiny = chosen == AUTO and x.is_cpu and x.numel() < cpu_backend.FEWEST_NUMBERS.get(op, 0)
-    if chosen != REFERENCE and not is_tiny:
-        call = Call(op, arguments)
+    backend = BACKENDS[REFERENCE] if is_tiny else _backend_of(Call(op, arguments), chosen)
+    return backend.functions[op](*arguments)
+
+
+def has_kernel(op: str, *arguments: Any) -> bool:
+    """Whether a call is computed by a kernel rather than by the reference."""
+    return _backend_of(Call(op, arguments), get_backend()).name != REFERENCE
+
+
+def _backend_of(call: Call, chosen: str) -> Backend:
+    if chosen != REFERENCE:
         for name, backend in BACKENDS.items():
             if name != REFERENCE and chosen in (AUTO, name) and _takes(backend, call, chosen):
-                return backend.functions[op](*arguments)
-    return BACKENDS[REFERENCE].functions[op](*arguments)
+                return backend
+    return BACKENDS[REFERENCE]
 
 
 @torch.compiler.assume_constant_result

@@ -13,6 +13,7 @@ from torch import Tensor
 from smht.errors import SmhtError, first_line
 from smht.ops.call import Call, Condition
 from smht.ops.conditions import NO_TRANSFORMATION, PLAIN_TENSORS, one_number_type
+from smht.ops.decoder_weights import DecoderWeights
 
 NUMBERS = (torch.float32, torch.bfloat16)
 WIDEST_HEAD = 256
@@ -92,6 +93,37 @@ def permute_channels(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
     return torch.ops.smht.permute_channels(x, order, inverse)
 
 
+def split_decode(
+    x: Tensor,
+    weights: DecoderWeights,
+    keys: list[Tensor],
+    values: list[Tensor],
+    past: int,
+    mask: Tensor | None,
+    rotation: tuple[Tensor, Tensor] | None,
+    scale: float,
+) -> Tensor:
+    """See `smht.ops.split_decode`."""
+    return torch.ops.smht.split_decode(
+        x,
+        weights.projections,
+        weights.biases,
+        weights.norm_weights,
+        weights.norm_biases,
+        weights.orders,
+        keys,
+        values,
+        past,
+        mask,
+        *(rotation or (None, None)),
+        weights.activation,
+        weights.eps,
+        weights.norm_per_head,
+        weights.norm_after,
+        scale,
+    )
+
+
 def _autocast(*tensors: Tensor | None) -> list[Any]:
     """The tensors as autocast hands them to a matrix product."""
     if not torch.is_autocast_enabled("cpu"):
@@ -103,6 +135,12 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
 def _tokens(call: Call) -> int:
     x = call.arguments[0]
     return x.numel() // max(1, x.shape[-1])
+
+
+def _decodes_one_number_type(call: Call) -> bool:
+    x, weights, keys, values = call.arguments[:4]
+    dtypes = {tensor.dtype for tensor in (x, *weights.numbers, *keys, *values)}
+    return len(dtypes) == 1 and x.dtype in NUMBERS
 
 
 def _mask_is_taken(call: Call) -> bool:
@@ -137,6 +175,12 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "permute_channels": (
         *_ANY_NUMBERS,
         Condition("real numbers", lambda call: not call.arguments[0].is_complex()),
+    ),
+    "split_decode": (
+        Condition("tensors on the CPU", lambda call: call.arguments[0].device.type == "cpu"),
+        Condition("float32 or bfloat16, the same throughout", _decodes_one_number_type),
+        Condition("no autocast", lambda call: not torch.is_autocast_enabled("cpu")),
+        NO_TRANSFORMATION,
     ),
 }
 

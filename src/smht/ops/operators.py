@@ -253,6 +253,22 @@ def _cross_entropy_flops(
     return 2 * _count(hidden) * weight[0] * (1 + sum(wants))
 
 
+# split_decode
+
+
+@torch.library.register_fake("smht::split_decode")
+def _(x: Tensor, *arguments: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_flop_formula(_OPS.split_decode)
+def _decode_flops(x: Sequence[int], projections: Sequence[Sequence[int]], *arguments: Any, **__: Any) -> int:
+    """Projections, and two products of the token with all those up to it."""
+    past = arguments[6]
+    blocks = len(projections) // 6
+    return 2 * x[0] * sum(_count(weight) for weight in projections) + 4 * _count(x) * (past + 1) * blocks
+
+
 def _count(shape: Sequence[int]) -> int:
     count = 1
     for size in shape:

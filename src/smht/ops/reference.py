@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from smht.ops.activation import ACTIVATIONS
+from smht.ops.decoder_weights import PROJECTIONS, DecoderWeights
 from smht.ops.rotation import rotate
 
 
@@ -121,3 +122,68 @@ def split_attention(
     )
     out = _project(mixed.reshape(num_heads, batch * tokens, head_dim), o_weight)
     return _heads_last(out, x.shape[:-1])
+
+
+def split_decode(
+    x: Tensor,
+    weights: DecoderWeights,
+    keys: list[Tensor],
+    values: list[Tensor],
+    past: int,
+    mask: Tensor | None,
+    rotation: tuple[Tensor, Tensor] | None,
+    scale: float,
+) -> Tensor:
+    """Reference of `smht.ops.split_decode`."""
+
+    def attend(x: Tensor, block: int) -> Tensor:
+        projected = [split_linear(x, *_projection(weights, block, name)) for name in ("q", "k", "v")]
+        query, key, value = (row.view(len(x), weights.num_heads, weights.head_dim) for row in projected)
+        if rotation is not None:
+            query, key = _rotate(query, *rotation), _rotate(key, *rotation)
+        keys[block][:, :, past], values[block][:, :, past] = key, value
+        mixed = F.scaled_dot_product_attention(
+            query[:, :, None],
+            keys[block][:, :, : past + 1],
+            values[block][:, :, : past + 1],
+            attn_mask=None if mask is None else mask[:, None, None, : past + 1],
+            scale=scale,
+        )
+        return split_linear(mixed.reshape(x.shape), *_projection(weights, block, "o"))
+
+    def feed_forward(x: Tensor, block: int) -> Tensor:
+        hidden = ACTIVATIONS[weights.activation](split_linear(x, *_projection(weights, block, "up")))
+        return split_linear(hidden, *_projection(weights, block, "down"))
+
+    for place in range(2 * weights.num_blocks):
+        block, sublayer = place // 2, feed_forward if place % 2 else attend
+        order = weights.orders[block] if weights.orders else torch.arange(x.shape[1], device=x.device)
+        read = x if weights.norm_after else _norm(x, weights, place, order)
+        added = torch.empty_like(x)
+        added[:, order] = sublayer(read[:, order], block)
+        x = _norm(x + added, weights, place, order) if weights.norm_after else x + added
+    return x if weights.norm_after else _norm(x, weights, -1, torch.arange(x.shape[1], device=x.device))
+
+
+def _projection(weights: DecoderWeights, block: int, name: str) -> tuple[Tensor, Tensor | None]:
+    """A block's weight and bias of this name."""
+    place = len(PROJECTIONS) * block + PROJECTIONS.index(name)
+    return weights.projections[place], weights.biases[place] if weights.biases else None
+
+
+def _norm(x: Tensor, weights: DecoderWeights, place: int, order: Tensor) -> Tensor:
+    """LayerNorm number `place` of `x` `[B, D]`; of the channels of each head, if so, in this order."""
+    weight, bias = weights.norm_weights[place], weights.norm_biases[place]
+    if not weights.norm_per_head:
+        return F.layer_norm(x, x.shape[1:], weight, bias, weights.eps)
+    chunks = x[:, order].view(len(x), weights.num_heads, weights.head_dim)
+    normal = torch.empty_like(x)
+    normal[:, order] = F.layer_norm(chunks, chunks.shape[2:], eps=weights.eps).flatten(1)
+    return normal * weight + bias
+
+
+def _rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Channel `i` of `[B, H, K]` turned with channel `i + K/2`."""
+    cosines, sines = cosines[:, None].to(heads.dtype), sines[:, None].to(heads.dtype)
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)

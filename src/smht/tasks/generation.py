@@ -108,11 +108,9 @@ def _continue(
     generator: torch.Generator,
 ) -> Iterator[int]:
     """`count` more tokens, the first `must` of them not the end, with a cache; nothing outgrows the context."""
-    from transformers import DynamicCache
-
     from smht.models.cache_argument import named_cache
 
-    cache = DynamicCache(config=model.config)
+    cache = model.new_cache()
     inputs = torch.tensor([ids], device=model.device)
     for number in range(count):
         logits = (

@@ -29,6 +29,13 @@ TORCH_LIBRARY_FRAGMENT(smht, library) {
       "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor labels, int ignore_index, bool wants_hidden, "
       "bool wants_weight) -> (Tensor loss, Tensor hidden_gradient, Tensor weight_gradient)");
   library.def("permute_channels(Tensor x, Tensor order, Tensor inverse) -> Tensor");
+  // Of N blocks: 6N projections (q, k, v, o, up, down of each) and as many biases or none; norms in the order in which
+  // they are computed, 2N + 1 before sub-layers and at the end, or 2N after them; N channel orders or none. Writes the
+  // new keys and values, of token `past`.
+  library.def(
+      "split_decode(Tensor x, Tensor[] projections, Tensor[] biases, Tensor[] norm_weights, Tensor[] norm_biases, "
+      "Tensor[] orders, Tensor(a!)[] keys, Tensor(b!)[] values, int past, Tensor? mask, Tensor? cosines, "
+      "Tensor? sines, str activation, float eps, bool norm_per_head, bool norm_after, float scale) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(smht, CPU, library) {
@@ -40,6 +47,7 @@ TORCH_LIBRARY_IMPL(smht, CPU, library) {
   library.impl("split_attention_backward", smht::split_attention_backward);
   library.impl("linear_cross_entropy", smht::linear_cross_entropy);
   library.impl("permute_channels", smht::permute_channels);
+  library.impl("split_decode", smht::split_decode);
 }
 
 // The gradients of all others are in smht.ops.operators.

@@ -42,4 +42,10 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, co
 Tensor permute_channels(const Tensor& x, const Tensor& order, const Tensor& inverse);
 Tensor permute_channels_differentiably(const Tensor& x, const Tensor& order, const Tensor& inverse);
 
+Tensor split_decode(const Tensor& x, at::TensorList projections, at::TensorList biases, at::TensorList norm_weights,
+                    at::TensorList norm_biases, at::TensorList orders, at::TensorList keys, at::TensorList values,
+                    int64_t past, const std::optional<Tensor>& mask, const std::optional<Tensor>& cosines,
+                    const std::optional<Tensor>& sines, std::string_view activation, double eps, bool norm_per_head,
+                    bool norm_after, double scale);
+
 }  // namespace smht
