@@ -96,7 +96,7 @@ def random_decoding(
 
 
 def whole_sequences(decoding: Decoding) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """All tokens at once through dense matrices: outputs `[B, T, D]`, and keys and values `[B, H, T, K]` of each block."""
+    """All tokens through dense matrices: outputs `[B, T, D]`, and each block's keys and values `[B, H, T, K]`."""
     weights, x, all_keys, all_values = decoding.weights, decoding.x, [], []
     tokens, heads = x.shape[1], weights.num_heads
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).tril()

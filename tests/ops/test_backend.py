@@ -40,6 +40,8 @@ def call_every_op() -> None:
     ops.split_attention(torch.zeros(1, 1, 4), SQUARE, SQUARE, SQUARE, SQUARE)
     ops.linear_cross_entropy(torch.zeros(1, 4), torch.zeros(2, 4), torch.zeros(1, dtype=torch.int64))
     ops.permute_channels(torch.zeros(2), torch.tensor([1, 0]), torch.tensor([1, 0]))
+    weights = ops.DecoderWeights([SQUARE] * 6, [torch.zeros(4)] * 3, [torch.zeros(4)] * 3)
+    ops.split_decode(torch.zeros(1, 4), weights, [torch.zeros(1, 2, 1, 2)], [torch.zeros(1, 2, 1, 2)], 0)
 
 
 def test_automatic_is_the_default() -> None:

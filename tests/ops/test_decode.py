@@ -1,5 +1,6 @@
 """`split_decode` against whole sequences by dense matrices, and its kernel against float64."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_nothing_has_to_be_contiguous(dtype: torch.dtype) -> None:
     ]
     x = torch.stack([decoding.x[:, -1]] * 2, -1)[..., 0]
     torch.testing.assert_close(split_decode(x, apart, *others, 4), split_decode(x.contiguous(), weights, *caches_of, 4))
-    for one, other in zip(sum(others, []), sum(caches_of, []), strict=True):
+    for one, other in zip(chain(*others), chain(*caches_of), strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
 
 

@@ -31,7 +31,7 @@ class CacheMemory:
     take_in: Callable[[], None]
 
 
-def memory_of(cache: Cache) -> CacheMemory | None:
+def memory_of(cache: Cache | None) -> CacheMemory | None:
     """The memory of a `PreallocatedCache` or a full `StaticCache`; None of others, of an empty and of a full one."""
     if type(cache) is PreallocatedCache:
         return _preallocated(cache.layers)

@@ -44,7 +44,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         What `generate` makes of it is the same: the cache is dynamic, and can be cropped and reordered.
         """
         given = model_kwargs.get(CACHE_ARGUMENT)
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # pyright: ignore
         made = model_kwargs.get(CACHE_ARGUMENT)
         if given is None and made is not None and generation_config.cache_implementation is None:
             model_kwargs[CACHE_ARGUMENT] = preferred_cache(self, made)

@@ -1,8 +1,8 @@
 """The weights of a stack's blocks, as long as its modules are what they were made.
 
-Looking at every module of a model takes as long as computing a token, so what was found is kept, with everything that it
-was found by: modules, parameters, buffers, hooks and modes. With each token these are compared by identity, which takes
-a fraction of that time.
+Looking at every module of a model takes as long as computing a token, so what was found is kept, with everything that
+it was found by: modules, parameters, buffers, hooks and modes. With each token these are compared by identity, which
+takes a fraction of that time.
 """
 
 from itertools import chain

@@ -1,7 +1,7 @@
 """One new token of each sequence through all blocks in one call, where that is what the blocks would compute.
 
-The composed path, block by block, defines the model. `ops.split_decode` computes the same numbers in one call, so it may
-stand in where nobody can see or needs what lies in between:
+The composed path, block by block, defines the model. `ops.split_decode` computes the same numbers in one call, so it
+may stand in where nobody can see or needs what lies in between:
 
 | condition | why |
 |---|---|

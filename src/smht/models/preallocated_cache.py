@@ -52,8 +52,8 @@ class _Rows:
 class PreallocatedLayer(DynamicLayer):
     """Keys and values of one layer, with room for more.
 
-    To transformers it is a `DynamicLayer`, whose `keys` and `values` are those of the tokens so far, may be put in place
-    by others, and are grown by `update`.
+    To transformers it is a `DynamicLayer`: its `keys` and `values` are those of the tokens so far, others may be put in
+    their place, and `update` makes them grow.
     """
 
     def __init__(self) -> None:

@@ -179,7 +179,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "split_decode": (
         Condition("tensors on the CPU", lambda call: call.arguments[0].device.type == "cpu"),
         Condition("float32 or bfloat16, the same throughout", _decodes_one_number_type),
-        Condition("no autocast", lambda call: not torch.is_autocast_enabled("cpu")),
+        Condition("no autocast", lambda _: not torch.is_autocast_enabled("cpu")),
         NO_TRANSFORMATION,
     ),
 }

@@ -35,7 +35,7 @@ def split_decode(
         past: how many tokens are cached.
         mask: `[B, S]` with `S > past`, boolean, True where a token may be attended to. A sequence that may attend to
             none gets zeros from attention.
-        rotation: cosines and sines of the tokens' positions, `[B, K/2]` or `[1, K/2]` each, which turn queries and keys.
+        rotation: cosines and sines of the tokens' positions, `[B, K/2]` or `[1, K/2]` each, to turn queries and keys.
         scale: factor of the scores; `1/√K` if not given.
 
     Returns:

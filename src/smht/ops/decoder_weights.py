@@ -18,8 +18,8 @@ class DecoderWeights:
 
     Attributes:
         projections: 6N, of each block q, k, v and o `[H, K, K]`, up `[H, K, G]` and down `[H, G, K]`.
-        norm_weights: `[D]` each, in residual order. Where norms stand before sub-layers, 2N and the one after all blocks;
-            where they stand after the residual sums, 2N.
+        norm_weights: `[D]` each, in residual order: 2N where norms stand after the residual sums, and one more, after
+            all blocks, where they stand before the sub-layers.
         norm_biases: as many, `[D]` each.
         biases: none, or 6N in the order of `projections`, `[D]` each but `[H·G]` for up.
         orders: none, or N, `[D]` each: the residual channel at each place of a block's order (`shuffle_order`).

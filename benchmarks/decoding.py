@@ -1,0 +1,161 @@
+"""Decoding, one token at a time: a split model, its dense twin and Hugging Face's GPT-2 of the same sizes, greedily.
+
+One process, alternately, medians of tokens a second: new tokens over the time of `generate`, reading the prompt
+included. GPT-2 runs with its default cache and with a static one, and the faster of the two is compared with. The limit
+is the speed at which a large copy goes through memory, bytes read and bytes written, over the bytes that a token needs:
+every weight of blocks and head once, and the keys and values of a cache of the mean length. What stays in the
+processor's cache from one token to the next does not come from memory, so a share of the limit may exceed 1.
+
+    python benchmarks/decoding.py [--rounds 5] [--threads 2] [--new-tokens 256] [--json]
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from reporting import Figure, parser, report
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from ops import alternate
+from smht.models import SmhtConfig, SmhtForCausalLM, dense_twin
+from smht.ops import BACKENDS, backend
+from smht.tasks.generation import Sampling, stream_text
+from smht.tokenization import build_tokenizer
+
+HIDDEN_SIZE, LAYERS, HEADS, VOCABULARY, PROMPT = 768, 12, 12, 259, 32
+FASTER, SHARE = ">= 8", ">= 0.5"
+COPIED = 2**28
+"""Bytes of the copy that measures the memory."""
+
+
+def split_model(context: int) -> SmhtForCausalLM:
+    """With random weights, which take as long as any."""
+    sizes: dict[str, Any] = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "vocab_size": VOCABULARY}
+    config = SmhtConfig(hidden_size=HIDDEN_SIZE, max_position_embeddings=context, **sizes)
+    return SmhtForCausalLM(config).eval()
+
+
+def gpt2(context: int) -> GPT2LMHeadModel:
+    """Of the same sizes, without special tokens."""
+    config = GPT2Config(vocab_size=VOCABULARY, n_positions=context, n_embd=HIDDEN_SIZE, n_layer=LAYERS, n_head=HEADS)
+    config.bos_token_id = config.eos_token_id = None
+    return GPT2LMHeadModel(config).eval()
+
+
+def generation(model: Any, prompt: Tensor, new_tokens: int, chosen: str = "auto", **options: Any) -> Callable[[], None]:
+    """A call of `generate` with the backend called `chosen`."""
+
+    def generate() -> None:
+        backend.set_backend(chosen)
+        produced = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=new_tokens, **options
+        )
+        assert produced.shape[1] == PROMPT + new_tokens
+
+    return generate
+
+
+def streaming(model: SmhtForCausalLM, prompt: Tensor, new_tokens: int) -> Callable[[], None]:
+    """The loop of `smht generate`."""
+    tokenizer = build_tokenizer("byte", None)
+    sampling = Sampling(temperature=0, max_new_tokens=new_tokens, min_new_tokens=new_tokens)
+
+    def generate() -> None:
+        backend.set_backend("auto")
+        for _ in stream_text(model, tokenizer, prompt[0].tolist(), sampling):
+            pass
+
+    return generate
+
+
+def bytes_of(*modules: nn.Module) -> int:
+    """Of all weights."""
+    return sum(weight.nbytes for module in modules for weight in module.parameters())
+
+
+def bytes_a_token(model: SmhtForCausalLM, new_tokens: int) -> float:
+    """Of the weights that a token multiplies, and of the keys and values that it reads on average."""
+    norm = model.model.norm
+    assert norm is not None
+    cached = PROMPT + (new_tokens - 1) / 2
+    return bytes_of(model.model.layers, norm, model.lm_head) + 2 * LAYERS * cached * HIDDEN_SIZE * 4
+
+
+def kernel_seconds(generate: Callable[[], None]) -> float:
+    """How long the kernel runs in one call of `generate`."""
+    functions, seconds = BACKENDS["cpu"].functions, 0.0
+    kernel = functions["split_decode"]
+
+    def timed(*arguments: Any) -> Tensor:
+        nonlocal seconds
+        start = time.perf_counter()
+        result = kernel(*arguments)
+        seconds += time.perf_counter() - start
+        return result
+
+    functions["split_decode"] = timed
+    try:
+        generate()
+    finally:
+        functions["split_decode"] = kernel
+    return seconds
+
+
+def measure(rounds: int, new_tokens: int) -> list[Figure]:
+    """All figures."""
+    torch.manual_seed(0)
+    context = PROMPT + new_tokens
+    split = split_model(context)
+    dense, published = SmhtForCausalLM(dense_twin(split.config)).eval(), gpt2(context)
+    prompt = torch.randint(VOCABULARY - 3, (1, PROMPT))
+    source, target = torch.ones(COPIED // 4), torch.empty(COPIED // 4)
+    static = {"cache_implementation": "static"}
+    variants: dict[str, Callable[[], Any]] = {
+        "split, generate": generation(split, prompt, new_tokens),
+        "split, smht generate": streaming(split, prompt, new_tokens),
+        "split, block by block": generation(split, prompt, new_tokens, "reference"),
+        "dense twin": generation(dense, prompt, new_tokens),
+        "GPT-2": generation(published, prompt, new_tokens),
+        "GPT-2, static cache": generation(published, prompt, new_tokens, **static),
+    }
+    seconds = alternate(list(variants.values()), rounds)
+    # The shortest: what interrupts a measurement is no property of the machine.
+    copying = alternate([lambda: target.copy_(source)], 3 * rounds, min)[0]
+    kernel = sorted(kernel_seconds(variants["split, generate"]) for _ in range(rounds))[rounds // 2]
+    speeds = {name: new_tokens / taken for name, taken in zip(variants, seconds, strict=True)}
+    best = max(speed for name, speed in speeds.items() if name.startswith("GPT-2"))
+    needed, bandwidth = bytes_a_token(split, new_tokens), 2 * COPIED / copying
+    ours = speeds["split, generate"]
+    return [
+        *(Figure(name, speed, "tokens/s") for name, speed in speeds.items()),
+        Figure("split, generate, against GPT-2", ours / best, "times as fast", FASTER),
+        Figure("split, smht generate, against GPT-2", speeds["split, smht generate"] / best, "times as fast", FASTER),
+        Figure("split, generate, against block by block", ours / speeds["split, block by block"], "times as fast"),
+        Figure("split, generate, against the dense twin", ours / speeds["dense twin"], "times as fast"),
+        Figure("weights of the split model", bytes_of(split) / 1e6, "MB"),
+        Figure("weights of GPT-2", bytes_of(published) / 1e6, "MB"),
+        Figure("a token reads", needed / 1e6, "MB"),
+        Figure("copy", bandwidth / 1e9, "GB/s"),
+        Figure("limit", bandwidth / needed, "tokens/s"),
+        Figure("split, generate, share of the limit", ours * needed / bandwidth, "", SHARE),
+        Figure("split, generate, a token", 1e3 / ours, "ms"),
+        Figure("of which in the kernel", 1e3 * kernel / (new_tokens - 1), "ms"),
+    ]
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=int, default=5, help="calls of each variant")
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--new-tokens", type=int, default=256)
+    given = arguments.parse_args()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(given.threads)
+    report(measure(given.rounds, given.new_tokens), given.json)
+
+
+if __name__ == "__main__":
+    main()
