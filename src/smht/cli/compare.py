@@ -94,7 +94,7 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     architecture: dict[str, Any],
 ) -> None:
-    """Compare split and dense models at equal budgets, each at its best learning rate."""
+    """Compare split and dense models at equal budgets."""
     training = {
         "texts": tuple(texts) if texts else None,
         "dataset": dataset,

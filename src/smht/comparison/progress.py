@@ -24,7 +24,8 @@ def announce(
     setting: Setting, record: dict[str, Any], measured: dict[str, Measured], folder: str, work: "Work", console: Console
 ) -> None:
     """Print the variants with their sizes, the budgets, and how long all will take."""
-    console.print(_variants(setting, record, measured), width=console.width if console.is_terminal else _WIDTH_OF_FILES)
+    wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH_OF_FILES, quiet=console.quiet)
+    wide.print(_variants(setting, record, measured))
     asked = record["asked"]
     seeds, rates = len(record["seeds"]), asked["rates"]
     search = f"{rates} rates each on a fifth of the length, then " if rates > 1 else "no search for rates; "

@@ -31,10 +31,6 @@ def new_record(setting: Setting, backend: str) -> dict[str, Any]:
         manifest[part]["tokens"] = tokens
     tokenizer = setting.tokenizer.backend_tokenizer.to_str()
     asked = {
-        "size": asdict(setting.size),
-        "length": asdict(setting.length),
-        "solve_depth": setting.request.solve_depth,
-        "rates": setting.request.rates,
         "context": setting.context,
         "batch_size": setting.batch_size,
         "data": {part: manifest[part]["sha256"] for part in ("training", "validation")},
@@ -43,6 +39,10 @@ def new_record(setting: Setting, backend: str) -> dict[str, Any]:
             "vocab_size": len(setting.tokenizer),
             "sha256": hashlib.sha256(tokenizer.encode()).hexdigest(),
         },
+        "size": asdict(setting.size),
+        "length": asdict(setting.length),
+        "solve_depth": setting.request.solve_depth,
+        "rates": setting.request.rates,
         "architecture": to_plain(setting.base),
         "machine": {"device": setting.device, "backend": backend, "threads": torch.get_num_threads()},
     }

@@ -72,12 +72,14 @@ def parse_variant(text: str) -> Variant:
     """
     base, *words = (word.strip() for word in text.split("+"))
     if base not in BASES:
-        raise UsageError(f"variant {text!r} begins with {base!r}, not with split or dense{_nearest(base)}")
+        raise UsageError(
+            f"variant {text!r} begins with {base!r}, not with split or dense{_nearest(base, [*BASES, *SETS])}"
+        )
     for word in words:
         if word in BASES:
             raise UsageError(f"variant {text!r}: {word} stands first")
         if word not in WORDS and not _HEADS.fullmatch(word):
-            raise UsageError(f"variant {text!r}: there is no word {word!r}{_nearest(word)}")
+            raise UsageError(f"variant {text!r}: there is no word {word!r}{_nearest(word, [*WORDS, 'H=8'])}")
         if words.count(word) > 1:
             raise UsageError(f"variant {text!r} says {word} twice")
     _refuse_pairs(text, base, words)
@@ -135,8 +137,7 @@ def _refuse_pairs(text: str, base: str, words: Sequence[str]) -> None:
         raise UsageError(f"variant {text!r}: {needless[0]} is for split models; in dense all is dense, and mixed")
 
 
-def _nearest(word: str) -> str:
+def _nearest(word: str, known: Sequence[str]) -> str:
     """The end of a line about a word that there is not: those nearest to it, or all."""
-    known = [*BASES, *SETS, *WORDS, "H=8"]
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     return f": did you mean {' or '.join(near)}?" if near else f"; words are {', '.join(known)}"
