@@ -23,7 +23,8 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders that a report was asked for; nothing is measured."""
     written: list[Path] = []
     monkeypatch.setattr(setting, "measure", lambda *arguments: MEASURED)
-    monkeypatch.setitem(sys.modules, "smht.comparison.report", SimpleNamespace(write_report=written.append))
+    report = SimpleNamespace(check_extras=lambda: None, write_report=written.append)
+    monkeypatch.setitem(sys.modules, "smht.comparison.report", report)
     return written
 
 
@@ -49,6 +50,8 @@ def test_a_comparison_says_what_it_will_do_then_how_it_goes(reports: list[Path])
     starts = [line.split()[0] for line in lines[4:9]]
     assert starts == ["text", "budget", "trials", "expect", "folder"]
     assert "passes over the text" in lines[5]
+    for fragment in ("2 MB of memory", "of disk", "on cpu with", "split projections by"):
+        assert fragment in lines[7]
     assert "8: 2 rates each on a fifth of the length, then 2 seeds" in lines[6]
     shown = [line for line in lines[9:] if line.startswith(("search", "final "))]
     assert sum("  done  " in line for line in shown) >= 8
@@ -71,6 +74,7 @@ def test_the_results_are_a_table_and_json() -> None:
     values = succeed(*COMPARE, *SHORT, "--output", "here", "--json").json
     assert (values["folder"], values["status"]) == ("here", "finished")
     record = json.loads(Path("here/comparison.json").read_text())
+    assert record["command"] == ["smht", *COMPARE, *SHORT, "--output", "here", "--json"]
     for row, variant in zip(values["variants"], record["variants"], strict=True):
         assert variant.items() <= row.items()
         assert (row["finished"], row["not_finished"], len(row["validation_losses"])) == (2, 0, 2)
@@ -138,7 +142,7 @@ def test_the_default_is_three_seeds_five_rates_and_the_standard_library(monkeypa
 
     asked = []
 
-    def note(request: Any, output: Path | None, console: Any) -> Any:
+    def note(request: Any, output: Path | None, *others: Any) -> Any:
         asked.append((request, output))
         raise KeyboardInterrupt
 

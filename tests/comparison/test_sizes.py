@@ -155,6 +155,15 @@ def test_a_budget_that_no_width_meets_names_the_nearest() -> None:
         solve(parse_variant("dense"), base(), Limit("multiplications", 1_000))
 
 
+def test_a_tenth_is_the_most_that_a_budget_may_be_missed_by() -> None:
+    least = solve(parse_variant("split"), base(), Limit("width", 8)).config
+    least.intermediate_size = 8
+    cost = cost_of(least, "parameters")
+    assert solve(parse_variant("split"), base(), Limit("parameters", round(cost / 1.09))).cost == cost
+    with refused(f"the nearest is {cost:,}"):
+        solve(parse_variant("split"), base(), Limit("parameters", round(cost / 1.11)))
+
+
 def test_the_largest_budget_is_found_in_no_time() -> None:
     solved = solve(parse_variant("split+H=1"), base(), Limit("parameters", 10**24), solve_depth=True)
     assert abs(solved.off) < 1e-6

@@ -135,6 +135,7 @@ def _run(
     quieten_libraries()
     from smht.comparison import comparison
     from smht.comparison.budget import parse_budgets
+    from smht.comparison.report import check_extras, write_report
     from smht.comparison.request import CompareRequest
     from smht.comparison.variants import parse_variants
     from smht.errors import SmhtError, UsageError
@@ -144,10 +145,9 @@ def _run(
         raise UsageError("--validation and --validation-fraction exclude each other: give one of them")
     parsed = parse_variants(variants), parse_budgets(budgets)
     request = CompareRequest(TrainRequest(**training, architecture=architecture), *parsed, **chosen)
-    outcome = comparison.compare(request, output, progress_console())
+    check_extras()
+    outcome = comparison.compare(request, output, progress_console(), ("smht", *command))
     if outcome.status == "finished":
-        from smht.comparison.report import write_report
-
         write_report(outcome.folder)
     rows = _rows(outcome)
     if json:

@@ -1,5 +1,6 @@
 """A comparison from its first trial, or from where it stopped, to its last."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,14 @@ class Outcome:
     results: tuple[TrialResult, ...]
 
 
-def compare(request: CompareRequest, output: Path | None, console: Console) -> Outcome:
+def compare(request: CompareRequest, output: Path | None, console: Console, command: Sequence[str] = ()) -> Outcome:
     """Make a comparison, or go on with the one in the folder; finished trials are not made again.
 
     Args:
         request: what to compare.
         output: the folder; if not given, one below `comparisons` that is the same for the same request.
         console: where progress goes.
+        command: what was typed, word by word, to be kept beside the results.
 
     Raises:
         UsageError: something was asked for wrongly; nothing has been written then.
@@ -58,7 +60,7 @@ def compare(request: CompareRequest, output: Path | None, console: Console) -> O
     if output is not None:
         ComparisonFolder(output).refuse_if_taken()  # before the data, which take a while
     setting = prepare(request)
-    new = new_record(setting, _backend(setting.device))
+    new = new_record(setting, _backend(setting.device), command)
     folder = ComparisonFolder(output or default_folder(new))
     folder.refuse_if_taken()
     _read(folder, new)
@@ -69,36 +71,45 @@ def compare(request: CompareRequest, output: Path | None, console: Console) -> O
         if record["evaluation_windows"] is None:
             record["evaluation_windows"] = setting.evaluation_windows(measured)
         work = _work(setting, record, measured, results)
-        announce(setting, record, measured, str(folder.path), work, console)
+        announce(setting, record, measured, _disk_bytes(setting), str(folder.path), work, console)
         folder.write_record(record)
         with StopRequest() as stop, ComparisonDisplay(console, work, measured) as display:
             rounds = Rounds(setting, conditions_of(record), measured, folder, results, display, stop)
             try:
-                record = _run(setting, record, rounds, display)
+                record = _search(setting, record, rounds, display)
+                folder.write_record(record)
+                _train(setting, record, rounds)
+                record = {**record, "status": "finished"}
             except Stopped:
                 record = {**record, "status": "interrupted"}
         folder.write_record(record)
         return Outcome(folder.path, record["status"], record, rounds.results)
 
 
-def _run(setting: Setting, record: dict[str, Any], rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
-    """Search for rates, then train with them; the record with what was found."""
-    searched = _search(setting, rounds, display)
-    rates = {
-        solved.variant.name: setting.learning_rate(solved, factor)
-        for solved in setting.solved
-        if (factor := searched["chosen"][solved.variant.name]) is not None
-    }
+def _search(setting: Setting, record: dict[str, Any], rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
+    """Try rates; the record with the best of them by variant, and what there is to say about that."""
+    searched = _try_rates(setting, rounds, display)
+    factors = [searched["chosen"][solved.variant.name] for solved in setting.solved]
+    rates = [
+        None if factor is None else setting.learning_rate(solved, factor)
+        for solved, factor in zip(setting.solved, factors, strict=True)
+    ]
+    variants = [{**variant, "learning_rate": rate} for variant, rate in zip(record["variants"], rates, strict=True)]
+    return {**record, "variants": variants, "search": searched}
+
+
+def _train(setting: Setting, record: dict[str, Any], rounds: Rounds) -> None:
+    """The final trainings, seed by seed."""
+    found = {variant["name"]: variant["learning_rate"] for variant in record["variants"]}
+    rates = {name: rate for name, rate in found.items() if rate is not None}
     finals = [setting.final_trials(seed, rates) for seed in record["seeds"]]
     rounds.keep_finals(trial for each in finals for trial in each)
     for each in finals:
         rounds.run(each)
-    variants = [{**variant, "learning_rate": rates.get(variant["name"])} for variant in record["variants"]]
-    return {**record, "status": "finished", "variants": variants, "search": searched}
 
 
-def _search(setting: Setting, rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
-    """The factors tried, the best of them by variant, and what there is to say about that."""
+def _try_rates(setting: Setting, rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
+    """The factors of the default rate that were tried, the best of them by variant, and notes."""
     factors = search.grid(setting.request.rates)
     names, seeds = [solved.variant.name for solved in setting.solved], setting.request.all_seeds
     if len(factors) == 1:
@@ -145,14 +156,18 @@ def _backend(device: str) -> str:
     return "+".join(dict.fromkeys(choice.backend for choice in explain())) if device == "cpu" else "reference"
 
 
+def _disk_bytes(setting: Setting) -> int:
+    """What the trials of a round keep, each twice for a moment while it is saved."""
+    return 2 * _BYTES_PER_PARAMETER * sum(account(solved.config).total.parameters for solved in setting.solved)
+
+
 def _check_disk(setting: Setting, folder: ComparisonFolder) -> None:
     """Refuse a comparison whose trials under way the disk cannot hold.
 
     Raises:
         UsageError: less is free than they take.
     """
-    weights = sum(account(solved.config).total.parameters for solved in setting.solved)
-    needed, free = 2 * _BYTES_PER_PARAMETER * weights, files.free_bytes(folder.path)
+    needed, free = _disk_bytes(setting), files.free_bytes(folder.path)
     if free < needed:
         raise UsageError(
             f"{folder.path} needs {format_size(needed)} of disk and {format_size(free)} are free: free some space, "

@@ -15,28 +15,35 @@ from smht.comparison.measurement import Measured
 from smht.comparison.results import TrialResult
 from smht.comparison.setting import Setting
 from smht.comparison.trial import TrialRun
-from smht.training.quantities import format_duration
+from smht.training.quantities import format_duration, format_size
 
 _WIDTH_OF_FILES = 120
 
 
 def announce(
-    setting: Setting, record: dict[str, Any], measured: dict[str, Measured], folder: str, work: "Work", console: Console
+    setting: Setting,
+    record: dict[str, Any],
+    measured: dict[str, Measured],
+    disk_bytes: int,
+    folder: str,
+    work: "Work",
+    console: Console,
 ) -> None:
-    """Print the variants with their sizes, the budgets, and how long all will take."""
+    """Print the variants with their sizes, the budgets, and the time, memory and disk to expect."""
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH_OF_FILES, quiet=console.quiet)
     wide.print(_variants(setting, record, measured))
-    asked = record["asked"]
-    seeds, rates = len(record["seeds"]), asked["rates"]
+    seeds, rates, machine = len(record["seeds"]), record["asked"]["rates"], record["asked"]["machine"]
     search = f"{rates} rates each on a fifth of the length, then " if rates > 1 else "no search for rates; "
+    finished = f"; {work.finished} of them are finished" if work.finished else ""
+    memory = sum(each.peak_memory_bytes for each in measured.values())
     lines = {
         "text": setting.data.describe(setting.examples.token_counts[0]),
         "budget": f"{setting.size}; {setting.length}, in steps of "
         f"{setting.examples.describe_batch(setting.batch_size)}{_repeats(setting)}",
-        "trials": f"{work.trials}: {search}{seeds} {'seed' if seeds == 1 else 'seeds'}"
-        + (f"; {work.finished} of them are finished" if work.finished else ""),
-        "expect": f"about {format_duration(max(1.0, work.seconds_left))} on {asked['machine']['device']}, "
-        f"{asked['machine']['threads']} threads, split projections by {asked['machine']['backend']}",
+        "trials": f"{work.trials}: {search}{seeds} {'seed' if seeds == 1 else 'seeds'}{finished}",
+        "expect": f"about {format_duration(max(1.0, work.seconds_left))}, {format_size(memory)} of memory for tensors, "
+        f"{format_size(disk_bytes)} of disk; on {machine['device']} with {machine['threads']} "
+        f"{'thread' if machine['threads'] == 1 else 'threads'}, split projections by {machine['backend']}",
         "folder": folder,
     }
     for name, line in lines.items():

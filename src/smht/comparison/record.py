@@ -4,6 +4,7 @@ import hashlib
 import json
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,15 @@ from smht.tokenization import tokenizer_kind
 from smht.version import __version__
 
 
-def new_record(setting: Setting, backend: str) -> dict[str, Any]:
+def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> dict[str, Any]:
     """The record of a comparison that begins; plain data, as it is read back.
 
     `asked` holds what makes two requests the same comparison; more variants and more seeds only make it longer.
+
+    Args:
+        setting: what is compared.
+        backend: what computes split projections.
+        command: what was typed, word by word, if anything was.
     """
     manifest = setting.data.manifest()
     for part, tokens in zip(("training", "validation"), setting.examples.token_counts, strict=True):
@@ -48,6 +54,7 @@ def new_record(setting: Setting, backend: str) -> dict[str, Any]:
     }
     record = {
         "smht": __version__,
+        "command": list(command) or None,
         "status": "running",
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "asked": asked,
@@ -55,7 +62,7 @@ def new_record(setting: Setting, backend: str) -> dict[str, Any]:
         "seeds": list(setting.request.all_seeds),
         "data": manifest,
         "evaluation_windows": None,
-        "search": [],
+        "search": {"factors": [], "chosen": {}, "notes": []},
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
