@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from reporting import Figure, parser, report
+from measure import alternate, copy_bandwidth, timing_parser
+from reporting import Figure, report
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from ops import alternate
 from smht.models import SmhtConfig, SmhtForCausalLM, dense_twin
 from smht.ops import BACKENDS, backend
 from smht.tasks.generation import Sampling, stream_text
@@ -27,8 +27,6 @@ from smht.tokenization import build_tokenizer
 
 HIDDEN_SIZE, LAYERS, HEADS, VOCABULARY, PROMPT = 768, 12, 12, 259, 32
 FASTER, SHARE = ">= 8", ">= 0.5"
-COPIED = 2**28
-"""Bytes of the copy that measures the memory."""
 
 
 def split_model(context: int) -> SmhtForCausalLM:
@@ -111,7 +109,6 @@ def measure(rounds: int, new_tokens: int) -> list[Figure]:
     split = split_model(context)
     dense, published = SmhtForCausalLM(dense_twin(split.config)).eval(), gpt2(context)
     prompt = torch.randint(VOCABULARY - 3, (1, PROMPT))
-    source, target = torch.ones(COPIED // 4), torch.empty(COPIED // 4)
     static = {"cache_implementation": "static"}
     variants: dict[str, Callable[[], Any]] = {
         "split, generate": generation(split, prompt, new_tokens),
@@ -122,12 +119,10 @@ def measure(rounds: int, new_tokens: int) -> list[Figure]:
         "GPT-2, static cache": generation(published, prompt, new_tokens, **static),
     }
     seconds = alternate(list(variants.values()), rounds)
-    # The shortest: what interrupts a measurement is no property of the machine.
-    copying = alternate([lambda: target.copy_(source)], 3 * rounds, min)[0]
     kernel = sorted(kernel_seconds(variants["split, generate"]) for _ in range(rounds))[rounds // 2]
-    speeds = {name: new_tokens / taken for name, taken in zip(variants, seconds, strict=True)}
+    speeds = {name: new_tokens / taken.median for name, taken in zip(variants, seconds, strict=True)}
     best = max(speed for name, speed in speeds.items() if name.startswith("GPT-2"))
-    needed, bandwidth = bytes_a_token(split, new_tokens), 2 * COPIED / copying
+    needed, bandwidth = bytes_a_token(split, new_tokens), copy_bandwidth(3 * rounds)
     ours = speeds["split, generate"]
     return [
         *(Figure(name, speed, "tokens/s") for name, speed in speeds.items()),
@@ -147,9 +142,7 @@ def measure(rounds: int, new_tokens: int) -> list[Figure]:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--rounds", type=int, default=5, help="calls of each variant")
-    arguments.add_argument("--threads", type=int, default=2)
+    arguments = timing_parser(__doc__, rounds=5)
     arguments.add_argument("--new-tokens", type=int, default=256)
     given = arguments.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)

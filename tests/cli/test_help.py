@@ -12,8 +12,11 @@ from transformers import PreTrainedConfig
 from helpers.command_line import check_error_line, smht, succeed
 from smht import SmhtConfig, __version__
 from smht.cli.architecture import FLAGS
+from smht.cli.compare import compare
 from smht.cli.main import app
 from smht.cli.train import train
+from smht.comparison.budget import LENGTHS, SIZES
+from smht.comparison.variants import BASES, SETS, WORDS
 from smht.errors import UsageError
 from smht.models.configuration import _CHOICES
 from smht.tasks import TASKS
@@ -46,6 +49,7 @@ def run_python(code: str) -> str:
 def test_every_command_is_there() -> None:
     assert COMMANDS == [
         "attention",
+        "compare",
         "doctor",
         "evaluate",
         "generate",
@@ -127,7 +131,7 @@ def test_every_field_of_ours_has_a_flag() -> None:
     inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     fields = {field.name for field in dataclasses.fields(SmhtConfig)} - inherited
     assert fields | FIELDS_WITHOUT_FLAG == set(FLAGS) | FIELDS_WITHOUT_FLAG
-    for command in ("train", "summary"):
+    for command in ("train", "compare", "summary"):
         assert set(FLAGS) <= {parameter.name for parameter in GROUP.commands[command].params}
 
 
@@ -140,6 +144,12 @@ def test_flags_offer_what_the_library_knows() -> None:
     assert set(choices["tokenizer"]) == set(TOKENIZERS)
     assert set(choices["dtype"]) == set(DTYPES)
     assert set(choices["task"]) == set(TASKS)
+    hints = get_type_hints(compare)
+    for name in ("tokenizer", "errors", "device"):
+        assert get_args(get_args(hints[name])[0]) == choices[name]
+    text = " ".join(succeed("compare", "--help").out.split()).replace("- ", "-")
+    for word in (*BASES, *WORDS, *SETS, *SIZES, *LENGTHS):
+        assert word in text
 
 
 @pytest.mark.parametrize(

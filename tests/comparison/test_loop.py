@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 import torch
 
 from helpers.errors import refused
-from smht.comparison.loop import Recipe, rate_at, train
+from smht.comparison.loop import Recipe, Training, rate_at, train
 from smht.errors import SmhtError
 from smht.models import SmhtConfig, SmhtForSequenceClassification
 from smht.tasks.classification import EncodedTexts
@@ -26,6 +28,31 @@ def test_it_learns_and_the_same_seed_gives_the_same_model() -> None:
     assert found[0].losses == found[1].losses
     assert found[0].last_loss < 0.3
     assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
+
+
+def test_each_step_has_the_next_items_also_after_going_on() -> None:
+    taken: list[int] = []
+
+    class Noted(EncodedTexts):
+        def dataset(self, seed: int, length: int, batch_size: int) -> Any:
+            items = super().dataset(seed, length, batch_size)
+
+            class Items:
+                def __getitem__(self, index: int) -> Any:
+                    taken.append(index)
+                    return items[index]
+
+            return Items()
+
+    examples = Noted(TEXTS, TEXTS, TEXTS.labels, build_tokenizer("byte", None), 16)
+    training = Training(make(), examples, Recipe(1e-2, 4, steps=5))
+    training.step()
+    training.step()
+    assert (training.steps, training.done, taken) == (2, 0.4, list(range(8)))
+    again = Training(make(), examples, Recipe(1e-2, 4, steps=5))
+    again.load_state_dict(training.state_dict())
+    assert again.step() == training.step()
+    assert taken[8:] == [8, 9, 10, 11] * 2
 
 
 def test_a_time_is_kept() -> None:

@@ -302,6 +302,26 @@ def test_every_text_token_is_predicted_once(length: int, context: int, data: st.
     assert ends[-1] == length - 2
 
 
+@given(length=st.integers(12, 200), context=st.integers(1, 10), data=st.data())
+def test_a_part_is_whole_windows_spread_over_the_stream(length: int, context: int, data: st.DataObject) -> None:
+    whole = (length - 1) // context
+    count = data.draw(st.integers(1, whole))
+    model = Places(256)
+    stream = TokenStream(np.arange(length, dtype=np.uint16), 3 * length)
+    result = evaluate(model, stream, context, windows=count)
+    rows = [row for batch in model.asked for row in batch.tolist()]
+    if count == whole:
+        assert result == evaluate(model, stream, context)
+        return
+    assert [len(row) for row in rows] == [context] * count
+    starts = [row[0] // context for row in rows]
+    gaps = [later - earlier for earlier, later in pairwise([*starts, whole])]
+    assert starts[0] == 0 and max(gaps) - min(gaps) <= 1
+    assert result.tokens == count * context
+    assert result.bytes == round(3 * result.tokens)
+    assert result.loss == pytest.approx(math.log(2), rel=1e-5)
+
+
 def test_batches_of_any_size_give_the_same(model: SmhtForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = random_stream(100)
     expected = evaluate(model, stream, 8, 3)

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from smht.cli import attention, doctor, evaluate, generate, heads, predict, presets, runs, summary, trace, train
+from smht.cli import (
+    attention,
+    compare,
+    doctor,
+    evaluate,
+    generate,
+    heads,
+    predict,
+    presets,
+    runs,
+    summary,
+    trace,
+    train,
+)
 from smht.cli.output import fail
 from smht.errors import SmhtError
 from smht.version import __version__
@@ -23,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, generate, predict, evaluate, summary, trace, attention, heads, presets, runs, doctor):
+for module in (train, compare, generate, predict, evaluate, summary, trace, attention, heads, presets, runs, doctor):
     module.register(app)
 
 
@@ -60,7 +73,7 @@ def run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         # Not command.main(), which has exit codes of its own for Ctrl-C and for a reader that has gone.
-        with command.make_context("smht", list(arguments)) as context:
+        with command.make_context("smht", list(arguments), obj=tuple(arguments)) as context:
             command.invoke(context)
         print(end="", flush=True)
     except typer.Exit as end:

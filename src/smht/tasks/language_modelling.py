@@ -96,11 +96,7 @@ class WindowedText(Examples):
 
     def score(self, model: nn.Module, limit: int | None = None, is_final: bool = False) -> Score:
         """Loss and bits per byte; see `Examples`."""
-        stream = self.validation
-        if limit is not None:
-            ids = stream.ids[: limit * self.context + 1]
-            stream = TokenStream(ids, len(ids))
-        result = evaluate(model, stream, self.context)
+        result = evaluate(model, self.validation, self.context, windows=limit)
         return Score(result.loss, {"bits_per_byte": result.bits_per_byte})
 
 

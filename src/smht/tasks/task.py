@@ -105,11 +105,11 @@ class Examples(ABC):
 
     @abstractmethod
     def score(self, model: nn.Module, limit: int | None = None, is_final: bool = False) -> Score:
-        """The score over the validation part, or over its first `limit` items.
+        """The score over the validation part, or over `limit` of its items.
 
         Args:
             model: put into evaluation mode for the time.
-            limit: to time a part.
+            limit: to time a part, or to look at one on the way.
             is_final: whether metrics that take long are worth their time.
         """
 

@@ -168,7 +168,9 @@ class Evaluation:
         return self.nats / math.log(2) / self.bytes
 
 
-def evaluate(model: nn.Module, stream: TokenStream, context: int, stride: int | None = None) -> Evaluation:
+def evaluate(
+    model: nn.Module, stream: TokenStream, context: int, stride: int | None = None, windows: int | None = None
+) -> Evaluation:
     """Predict every token of the stream once, the first of each document from the begin token.
 
     The stream is cut into windows of `context` tokens. With a `stride` smaller than the context, windows overlap
@@ -180,6 +182,8 @@ def evaluate(model: nn.Module, stream: TokenStream, context: int, stride: int | 
         stream: the text.
         context: `T`.
         stride: how far a window is from the next; the context if not given.
+        windows: how many to go by, where all would take too long: whole ones, spread evenly over the stream, which
+            count for bytes in proportion to their tokens.
 
     Raises:
         UsageError: a stride below 1 or above the context.
@@ -193,13 +197,14 @@ def evaluate(model: nn.Module, stream: TokenStream, context: int, stride: int | 
     nats, tokens = 0.0, 0
     try:
         with torch.inference_mode():
-            for inputs, labels in _evaluation_batches(model, stream, context, stride):
+            for inputs, labels in _evaluation_batches(model, stream, context, stride, windows):
                 if counted := int((labels != IGNORED).sum()):
                     nats += _nats(model, inputs.to(device), labels.to(device))
                     tokens += counted
     finally:
         model.train(was_training)
-    return Evaluation(nats, tokens, stream.num_bytes)
+    text_tokens = int(((stream.ids != BOS_ID) & (stream.ids != EOS_ID)).sum())
+    return Evaluation(nats, tokens, round(stream.num_bytes * tokens / max(1, text_tokens)))
 
 
 def _nats(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
@@ -209,9 +214,9 @@ def _nats(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
 
 
 def _evaluation_batches(
-    model: nn.Module, stream: TokenStream, context: int, stride: int
+    model: nn.Module, stream: TokenStream, context: int, stride: int, count: int | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Windows of equal length side by side; the last, shorter one alone."""
+    """Windows of equal length side by side; the last, shorter one alone, unless `count` whole ones are enough."""
     vocab_size = model.config.vocab_size  # pyright: ignore[reportAttributeAccessIssue]
     batch_size = max(1, _EVALUATION_LOGITS // (int(vocab_size) * context))  # pyright: ignore[reportArgumentType]
     starts = range(0, len(stream) - 1, stride)
@@ -220,6 +225,8 @@ def _evaluation_batches(
     # Of the windows that reach past the end, the first predicts all that no whole one did, if anything.
     reached = whole[-1] + context if whole else 0
     rest = [start for start in starts if start + context > end][:1] if reached < end else []
+    if count is not None and count < len(whole):
+        whole, rest = [whole[i * len(whole) // count] for i in range(count)], []
     batches = [whole[i : i + batch_size] for i in range(0, len(whole), batch_size)] + [[start] for start in rest]
     for batch in batches:
         windows = [_evaluation_window(stream, start, context, stride) for start in batch]

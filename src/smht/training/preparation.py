@@ -85,15 +85,15 @@ def prepare(request: TrainRequest) -> Prepared:
     task = find_task(request.task)
     source = RunFolder(request.from_run) if request.from_run else None
     device = resolve_device(request.device)
-    config = None if source else _configuration(request, task)
-    data = task.read(_data_request(request))
+    config = None if source else configuration(request, task)
+    data = task.read(data_request(request))
     if source is not None:
         model, tokenizer = start_from(source, request, task, data)
         config = model.config
     else:
         assert config is not None
-        tokenizer = _make_tokenizer(request, task, data)
-        config, model = _fit_to_data(config, tokenizer, data), None
+        tokenizer = make_tokenizer(request, task, data)
+        config, model = fit_to_data(config, tokenizer, data), None
         if config.is_encoder_decoder:
             tokenizer.padding_side = "right"  # collators pad targets on the same side as sources
     tokenizer.model_max_length = config.max_position_embeddings  # what transformers' pipelines cut texts at
@@ -145,7 +145,8 @@ def _read_again(run: RunFolder, record: dict[str, Any], task: Task, settings: Se
     return data
 
 
-def _data_request(request: TrainRequest) -> DataRequest:
+def data_request(request: TrainRequest) -> DataRequest:
+    """What data to read."""
     return DataRequest(
         sources=request.texts,
         dataset=request.dataset,
@@ -155,14 +156,23 @@ def _data_request(request: TrainRequest) -> DataRequest:
     )
 
 
-def _make_tokenizer(request: TrainRequest, task: Task, data: TaskData) -> "PreTrainedTokenizerFast":
+def make_tokenizer(request: TrainRequest, task: Task, data: TaskData) -> "PreTrainedTokenizerFast":
+    """The tokenizer asked for, learned from the training part.
+
+    Raises:
+        UsageError: text that it cannot read, or a vocabulary of another size than it can have.
+    """
     kind = request.tokenizer or task.tokenizer
     vocab_size = request.vocab_size or (task.vocab_size if kind == task.tokenizer else None)
     return build_tokenizer(kind, None if kind == "byte" else data.texts(request.errors), vocab_size)
 
 
-def _configuration(request: TrainRequest, task: Task) -> SmhtConfig:
-    """The architecture asked for; what depends on the data follows later."""
+def configuration(request: TrainRequest, task: Task) -> SmhtConfig:
+    """The architecture asked for; what depends on the data follows later.
+
+    Raises:
+        UsageError: it makes no model, or none for the task.
+    """
     changes = {"stack": task.stacks[0], **request.architecture}
     if changes["stack"] not in task.stacks:
         raise UsageError(f"stack = {changes['stack']!r} does not serve {task.name}: {' or '.join(task.stacks)} does")
@@ -171,7 +181,8 @@ def _configuration(request: TrainRequest, task: Task) -> SmhtConfig:
     return preset_config(request.preset or task.preset, **changes)
 
 
-def _fit_to_data(config: SmhtConfig, tokenizer: "PreTrainedTokenizerFast", data: TaskData) -> SmhtConfig:
+def fit_to_data(config: SmhtConfig, tokenizer: "PreTrainedTokenizerFast", data: TaskData) -> SmhtConfig:
+    """The architecture with what follows from the data: its vocabulary, special tokens, labels."""
     return SmhtConfig(
         **{
             **config.to_diff_dict(),

@@ -1,0 +1,104 @@
+"""What is equal between the models compared: one budget for their size, one for the length of their training."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from smht.errors import UsageError, did_you_mean
+from smht.training.quantities import format_duration, parse_duration
+
+SIZES = {
+    "parameters": "parameters, embeddings included",
+    "multiplications": "multiply-adds a token in a forward pass",
+    "width": "channels",
+}
+LENGTHS = {
+    "tokens": "tokens to learn from",
+    "time": "seconds of training",
+    "training-multiplications": "multiply-adds in all",
+}
+TOKENS_PER_PARAMETER = 20
+"""How long to train where only a size is given: Hoffmann et al. 2022, arXiv:2203.15556."""
+
+_MULTIPLES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+_MOST = 10**24
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,3})?)([a-zA-Z]?)")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One budget.
+
+    Attributes:
+        kind: a key of `SIZES` or of `LENGTHS`.
+        amount: how much of it; seconds for a time.
+    """
+
+    kind: str
+    amount: float
+
+    def __str__(self) -> str:
+        if self.kind == "time":
+            return f"{format_duration(self.amount) if self.amount >= 1 else f'{self.amount:g} s'} of training"
+        return f"{self.amount:,.0f} {(SIZES | LENGTHS)[self.kind]}"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Both budgets; None for one that was not given, of which one at most is."""
+
+    size: Limit | None
+    length: Limit | None
+
+
+def parse_budgets(texts: Sequence[str]) -> Budget:
+    """The budgets in texts like `parameters=0.8M` and `tokens=1.5M`, or in comma-separated lists of them.
+
+    Raises:
+        UsageError: none at all, two for size or two for length, a kind that does not exist (the nearest are offered),
+            or an amount that is no positive number.
+    """
+    limits = [_parse(part.strip()) for text in texts for part in text.split(",") if part.strip()]
+    if not limits:
+        raise UsageError("give a --budget, such as parameters=0.8M, time=2m, or tokens=1.5M with a size")
+    found: list[Limit | None] = []
+    for name, kinds in (("size", SIZES), ("length of training", LENGTHS)):
+        these = [limit for limit in limits if limit.kind in kinds]
+        if len(these) > 1:
+            raise UsageError(f"{these[0].kind} and {these[1].kind} are both budgets for the {name}: give one")
+        found.append(these[0] if these else None)
+    return Budget(*found)
+
+
+def _parse(text: str) -> Limit:
+    kind, sign, amount = (part.strip() for part in text.partition("="))
+    if kind not in SIZES | LENGTHS:
+        raise UsageError(f"there is no budget {kind!r}: {did_you_mean(kind, SIZES | LENGTHS)}")
+    if not sign:
+        raise UsageError(f"budget {text!r} says no amount: write it like {kind}={_example(kind)}")
+    if kind == "time":
+        try:
+            return Limit(kind, parse_duration(amount))
+        except UsageError as error:
+            raise UsageError(f"budget time={amount}: {error}") from None
+    return Limit(kind, _parse_count(kind, amount))
+
+
+def _parse_count(kind: str, text: str) -> int:
+    """A whole number above 0 in `1500000`, `1.5M`, `3e12`."""
+    match = _AMOUNT.fullmatch(text)
+    suffix = match[2] if match else ""
+    if match is None or suffix not in _MULTIPLES:
+        advice = f": {match[1]}M is millions" if match and suffix == "m" else ""
+        raise UsageError(f"budget {kind}={text} is no amount{advice}: write it like {_example(kind)}")
+    amount = Decimal(match[1]) * _MULTIPLES[suffix]
+    if not 1 <= amount <= _MOST:
+        raise UsageError(f"budget {kind}={text} must be from 1 to {float(_MOST):.0e}")
+    if kind == "width" and amount != int(amount):
+        raise UsageError(f"budget width={text} must be a whole number")
+    return round(amount)
+
+
+def _example(kind: str) -> str:
+    return {"width": "256", "time": "2m", "training-multiplications": "3e12"}.get(kind, "1.5M")

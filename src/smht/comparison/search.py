@@ -1,0 +1,40 @@
+"""Which learning rates to try, and which of them a variant is trained with in the end.
+
+Every variant gets as many trials as any other: a grid of factors of its own default rate, the same for all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+SHARE = 0.2
+"""Length of a trial of the search, as a part of a final training."""
+
+_REACH = 1.5
+
+
+def grid(count: int) -> tuple[float, ...]:
+    """So many factors of the default rate, evenly spread over powers of two from 2^-1.5 to 2^1.5; 1 alone for one."""
+    if count == 1:
+        return (1.0,)
+    return tuple(2 ** (_REACH * (2 * i / (count - 1) - 1)) for i in range(count))
+
+
+def rate(base: float, factor: float) -> float:
+    """The learning rate of a factor, in four digits, as it is shown and typed again."""
+    return float(f"{base * factor:.4g}")
+
+
+def best(losses: Mapping[float, float | None]) -> float | None:
+    """The factor with the lowest loss; None where there is none, each of the trials having diverged or failed."""
+    known = {factor: loss for factor, loss in losses.items() if loss is not None}
+    return min(known, key=lambda factor: known[factor], default=None)
+
+
+def extension(factors: Sequence[float], chosen: Iterable[float | None]) -> tuple[float, ...]:
+    """Factors to try besides, by all variants: one beyond each end of the grid at which some variant did best."""
+    if len(factors) < 2:
+        return ()
+    step = factors[1] / factors[0]
+    at = set(chosen)
+    below = (factors[0] / step,) if factors[0] in at else ()
+    above = (factors[-1] * step,) if factors[-1] in at else ()
+    return below + above
