@@ -13,6 +13,14 @@ VARIANTS = ("dense", "split", "split+shuffle")
 RATES = (1e-3, 1.7e-3, 3e-3, 5e-3, 8e-3)
 _EVALUATIONS = 12
 _STEPS = 1500
+_SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "parameters": 800_800,
+    "multiply_adds_per_token": 780_000,
+}
 
 
 @dataclass
@@ -61,16 +69,18 @@ class FakeComparison:
         return folder
 
 
-def trial_row(variant: str, purpose: str, seed: int, loss: float, rate: float = 3e-3, **changes: Any) -> dict[str, Any]:
+def trial_row(
+    variant: str, purpose: str, seed: int, loss: float | None, rate: float = 3e-3, /, **changes: Any
+) -> dict[str, Any]:
     """A line of `results.jsonl`.
 
     Args:
         variant: its name.
         purpose: `search` or `final`.
         seed: of the trial.
-        loss: at the end.
+        loss: at the end; None for a trial that diverged.
         rate: the learning rate.
-        changes: fields to replace.
+        changes: fields to replace, or to add.
     """
     speed = 9000 * (1.4 if "split" in variant else 1.0) * (1 + 0.1 * _chance(variant))
     steps = _STEPS // 5 if purpose == "search" else _STEPS
@@ -81,9 +91,9 @@ def trial_row(variant: str, purpose: str, seed: int, loss: float, rate: float = 
         "purpose": purpose,
         "seed": seed,
         "learning_rate": rate,
-        "status": "done",
-        "error": None,
-        "config": {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4},
+        "status": "done" if loss is not None else "diverged",
+        "error": None if loss is not None else f"the loss became nan at step {steps}",
+        "config": {"hidden_size": 256, "num_attention_heads": 4},
         "parameters": 800_000 + int(2000 * _chance(variant)),
         "parameters_without_embeddings": 780_000,
         "multiply_adds_per_token": multiply_adds,
@@ -95,9 +105,9 @@ def trial_row(variant: str, purpose: str, seed: int, loss: float, rate: float = 
         "peak_memory_bytes": 400_000_000,
         "training_multiply_adds": 3 * multiply_adds * tokens,
         "validation_loss": loss,
-        "bits_per_byte": loss / np.log(2),
+        "bits_per_byte": None if loss is None else loss / np.log(2),
         "repeats": tokens / 1_000_000,
-        "curve": _curve(steps, tokens, tokens / speed, 3 * multiply_adds * tokens, loss),
+        "curve": [] if loss is None else _curve(steps, tokens, tokens / speed, 3 * multiply_adds * tokens, loss),
         "backend": "cpu",
         "threads": 2,
     }
@@ -127,11 +137,18 @@ def _record(variants: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     part = {"description": "tinyshakespeare.txt", "sources": ["tinyshakespeare.txt"], "documents": 1}
     return {
         "command": f"smht compare tinyshakespeare.txt --variants {','.join(variants)} --seeds {len(seeds)}",
-        "budget": {
+        "asked": {
             "size": {"kind": "parameters", "amount": 800_000},
             "length": {"kind": "tokens", "amount": 1_536_000},
+            "rates": len(RATES),
+            "context": 64,
+            "batch_size": 16,
+            "data": {"training": "11" * 32, "validation": "22" * 32},
+            "tokenizer": {"kind": "char", "vocab_size": 65, "sha256": "33" * 32},
+            "architecture": {"num_hidden_layers": 4},
+            "machine": {"device": "cpu", "backend": "cpu", "threads": 2},
         },
-        "variants": [{"name": name, "size": {"asked": 800_000, "reached": 800_300}} for name in variants],
+        "variants": [{"name": name, **_SIZES, "off": 0.001} for name in variants],
         "seeds": list(seeds),
         "data": {
             "text": {
@@ -142,7 +159,7 @@ def _record(variants: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
             "training": {**part, "bytes": 1_003_854, "tokens": 1_003_854, "sha256": "11" * 32},
             "validation": {**part, "bytes": 111_540, "tokens": 111_540, "sha256": "22" * 32},
         },
-        "tokenizer": "char",
+        "search": {"factors": [1.0], "chosen": {}, "notes": []},
         "versions": {"smht": "0.1", "python": "3.11.2", "torch": "2.11.0"},
     }
 

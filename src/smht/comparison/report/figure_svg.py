@@ -55,8 +55,12 @@ def draw_figure(
     return Figure(name, title, description, inline(bare, name, title, description), file)
 
 
-def draw_legend(legend: Mapping[str, LineStyle]) -> tuple[LegendEntry, ...]:
+def draw_legend(name: str, legend: Mapping[str, LineStyle]) -> tuple[LegendEntry, ...]:
     """Samples of line and marker.
+
+    Args:
+        name: that no other legend of the page has.
+        legend: styles by name.
 
     Raises:
         UsageError: matplotlib is missing.
@@ -65,12 +69,12 @@ def draw_legend(legend: Mapping[str, LineStyle]) -> tuple[LegendEntry, ...]:
     with settings():
         from matplotlib.figure import Figure as Canvas
 
-        for place, (name, handle) in enumerate(zip(legend, _handles(legend), strict=True)):
+        for place, (label, handle) in enumerate(zip(legend, _handles(legend), strict=True)):
             figure = Canvas(figsize=_SAMPLE_SIZE)
             handle.set_data([0.1, 0.5, 0.9], [0.5, 0.5, 0.5])
             handle.set_markevery([1])
             figure.add_artist(handle)
-            entries.append(LegendEntry(inline(to_svg(figure), f"sample-{place}"), name))
+            entries.append(LegendEntry(inline(to_svg(figure), f"{name}-{place}"), label))
     return tuple(entries)
 
 
@@ -94,6 +98,8 @@ def inline(svg: bytes, name: str, title: str = "", description: str = "") -> str
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     opening, content = text.split(">", 1)
     content = content.replace("xlink:href", "href")
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]*)', content))
+    content = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", content)
     content = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", content)
     for place, colour in enumerate(COLOURS):
         content = content.replace(colour, f"var(--series-{place})")

@@ -6,8 +6,8 @@ from smht.comparison.report.document import Block, Bullets, Cell, Code, Document
 
 FIGURES = "figures"
 """The folder beside the report that its pictures are in."""
-# Underscores within a word do nothing.
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
+# Underscores within a word do nothing, and the last kind only where a line begins.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)|^[#+=-](?=[\s#=-]|$)")
 
 
 def write_markdown(document: Document) -> str:

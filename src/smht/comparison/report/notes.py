@@ -121,7 +121,10 @@ def _damage(lines: Sequence[int]) -> Iterable[str]:
 
 
 def _incompleteness(outcomes: Sequence[Outcome]) -> Iterable[str]:
-    missing = {outcome.variant: len(outcome.missing) for outcome in outcomes if outcome.missing}
+    hopeless = [outcome.variant for outcome in outcomes if outcome.search.is_hopeless]
+    if hopeless:
+        yield f"{', '.join(hopeless)}: every learning rate failed or diverged, so there is no final trial."
+    missing = {o.variant: len(o.missing) for o in outcomes if o.missing and not o.search.is_hopeless}
     if missing:
         total = sum(missing.values())
         which = ", ".join(f"{count} of {name}" for name, count in missing.items())

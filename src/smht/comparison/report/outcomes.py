@@ -10,12 +10,13 @@ from smht.comparison.report.trials import how_it_ended, is_done
 from smht.comparison.results import TrialResult
 from smht.comparison.statistics import Interval, mean_interval
 
-SIZES: dict[str, Callable[[TrialResult], float | None]] = {
+_SIZES: dict[str, Callable[[TrialResult], float | None]] = {
     "parameters": lambda trial: trial.parameters,
     "multiplications": lambda trial: trial.multiply_adds_per_token,
     "width": lambda trial: trial.config.get("hidden_size"),
 }
-"""What a budget for size limits, by its kind."""
+SIZE_FIELDS = {"parameters": "parameters", "multiplications": "multiply_adds_per_token", "width": "hidden_size"}
+"""What a budget for size limits, by its kind, as `comparison.json` calls it in what it says of a variant."""
 _LENGTHS: dict[str, Callable[[TrialResult], float | None]] = {
     "tokens": lambda trial: trial.tokens,
     "time": lambda trial: trial.seconds,
@@ -44,6 +45,11 @@ class RateSearch:
         """The place of the lowest loss."""
         done = [(loss, place) for place, loss in enumerate(self.losses) if loss is not None]
         return min(done)[1] if done else None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether rates were tried, and none has a loss."""
+        return bool(self.rates) and self.best is None
 
     @property
     def edge(self) -> Literal["lowest", "highest"] | None:
@@ -89,7 +95,7 @@ class Outcome:
 
     def size(self, limit: Limit | None) -> float | None:
         """As much as it has of what the budget for size limits."""
-        return self.mean(SIZES[limit.kind]) if limit and limit.kind in SIZES else None
+        return self.mean(_SIZES[limit.kind]) if limit and limit.kind in _SIZES else None
 
     def length(self, limit: Limit | None) -> float | None:
         """As much as it took of what the budget for length limits."""

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,11 @@ class Record:
         length: the budget for length, if one was recorded.
         variants: names in the order asked for.
         seeds: of the final trials.
-        sizes: by variant, what the solver came to: `asked`, `reached` and the like.
+        solved: by variant, the sizes that were found: fields of `SmhtConfig`, costs, and `off`, by which part the
+            budget is missed.
+        settings: all else that makes two comparisons the same, by name; parts of parts with dots between.
         data: the manifest: `text`, `training` and `validation`, each with `description`, `sources`, `sha256`.
-        tokenizer: its kind, or what describes it.
+        search_notes: what the rate search had to say.
         versions: of the software, by name.
         command: that makes the comparison again.
     """
@@ -46,11 +48,12 @@ class Record:
     length: Limit | None
     variants: tuple[str, ...]
     seeds: tuple[int, ...]
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    tokenizer: Any = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    command: str | None = None
+    solved: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Any]
+    data: Mapping[str, Mapping[str, Any]]
+    search_notes: tuple[str, ...]
+    versions: Mapping[str, str]
+    command: str | None
 
 
 def read_record(folder: Path) -> Record:
@@ -73,20 +76,28 @@ def read_record(folder: Path) -> Record:
 
 
 def _parse(record: dict[str, Any]) -> Record:
-    budget = record.get("budget") or {}
-    variants = {str(variant["name"]): variant for variant in record["variants"]}
+    asked, command, search = record["asked"], record.get("command"), record.get("search") or {}
+    solved = {str(variant["name"]): dict(variant) for variant in record["variants"]}
     return Record(
-        size=_limit(budget.get("size")),
-        length=_limit(budget.get("length")),
-        variants=tuple(variants),
+        size=_limit(asked.get("size")),
+        length=_limit(asked.get("length")),
+        variants=tuple(solved),
         seeds=tuple(int(seed) for seed in record["seeds"]),
-        sizes={name: dict(variant.get("size") or {}) for name, variant in variants.items()},
+        solved=solved,
+        settings=_flat({name: value for name, value in asked.items() if name not in ("size", "length", "data")}),
         data={name: dict(part) for name, part in (record.get("data") or {}).items()},
-        tokenizer=record.get("tokenizer"),
+        search_notes=tuple(map(str, search.get("notes", ()))),
         versions={name: str(version) for name, version in (record.get("versions") or {}).items()},
-        command=shlex.join(command) if isinstance(command := record.get("command"), list) else command,
+        command=shlex.join(command) if isinstance(command, list) else command,
     )
 
 
 def _limit(limit: dict[str, Any] | None) -> Limit | None:
     return None if limit is None else Limit(str(limit["kind"]), float(limit["amount"]))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

@@ -57,7 +57,7 @@ def compose(summary: Summary) -> Document:
         "Costs": _costs(summary, styles),
         "Learning rates": _rates(summary, styles),
         "Failures": _failures(summary),
-        "Sizes": [size_table(summary)] if names else [Paragraph("No variants.")],
+        "Sizes": [size_table(summary)] if summary.record.solved else [Paragraph("No sizes were recorded.")],
         "Data": _data(summary),
         "Repeat": _repeat(summary),
     }
@@ -136,7 +136,8 @@ def _costs(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
 def _rates(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
     if not any(outcome.search.rates for outcome in summary.outcomes):
         return [Paragraph("No rates were tried.")]
-    return [*_gallery(draw_rates(summary.outcomes, styles), styles), search_table(summary)]
+    said = [Bullets(summary.record.search_notes)] if summary.record.search_notes else []
+    return [*_gallery(draw_rates(summary.outcomes, styles), styles), search_table(summary), *said]
 
 
 def _failures(summary: Summary) -> list[Block]:
@@ -144,10 +145,7 @@ def _failures(summary: Summary) -> list[Block]:
 
 
 def _data(summary: Summary) -> list[Block]:
-    blocks: list[Block] = [data_table(summary.record.data)] if summary.record.data else []
-    if summary.record.tokenizer is not None:
-        blocks.append(Paragraph(f"Tokenizer: {_describe(summary.record.tokenizer)}."))
-    return blocks or [Paragraph("Nothing was recorded of the data.")]
+    return [data_table(summary.record.data)] if summary.record.data else [Paragraph("No data were recorded.")]
 
 
 def _repeat(summary: Summary) -> list[Block]:
@@ -159,6 +157,9 @@ def _repeat(summary: Summary) -> list[Block]:
     blocks: list[Block] = [Code(summary.record.command)] if summary.record.command else []
     if software:
         blocks.append(Table("Software", ("name", "version"), software, text_columns=frozenset({1})))
+    if summary.record.settings:
+        settings = [(name, _describe(value)) for name, value in summary.record.settings.items()]
+        blocks.append(Table("Settings", ("name", "value"), settings, text_columns=frozenset({1})))
     return blocks or [Paragraph("Neither command nor versions were recorded.")]
 
 
@@ -167,4 +168,4 @@ def _describe(value: Any) -> str:
 
 
 def _gallery(figures: Sequence[Figure], styles: Mapping[str, LineStyle]) -> list[Block]:
-    return [Gallery(draw_legend(styles), tuple(figures))] if figures else []
+    return [Gallery(draw_legend(f"legend-{figures[0].name}", styles), tuple(figures))] if figures else []

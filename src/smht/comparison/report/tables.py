@@ -15,7 +15,7 @@ from smht.comparison.report.numbers import (
     write_seconds,
     write_share,
 )
-from smht.comparison.report.outcomes import SIZES, Outcome, RateSearch
+from smht.comparison.report.outcomes import SIZE_FIELDS, Outcome, RateSearch
 from smht.comparison.report.pareto import pareto_front, priced, telling_costs
 from smht.comparison.report.summary import Summary
 from smht.comparison.report.trials import how_it_ended
@@ -156,18 +156,14 @@ def failure_table(summary: Summary) -> Table:
 def size_table(summary: Summary) -> Table:
     """The budget for size: asked, reached, and the sizes that reach it."""
     limit = summary.record.size
-    trials = {trial.variant: trial for trial in reversed(summary.trials)}
     rows = []
-    for outcome in summary.outcomes:
-        trial, solved = trials.get(outcome.variant), summary.record.sizes.get(outcome.variant, {})
-        measured = SIZES[limit.kind](trial) if trial and limit and limit.kind in SIZES else None
-        reached = _number(solved.get("reached", measured))
-        asked = _number(solved.get("asked", limit.amount if limit else None))
-        off = write_share(reached / asked - 1) if asked and reached is not None else NOTHING
-        sizes = [solved.get(field, trial.config.get(field) if trial else None) for field in _SIZE_FIELDS.values()]
-        rows.append((outcome.variant, write_count(asked), write_count(reached), off, *map(_plain, sizes)))
+    for name, solved in summary.record.solved.items():
+        reached = _number(solved.get(SIZE_FIELDS.get(limit.kind, ""))) if limit else None
+        off = write_share(reached / limit.amount - 1) if limit and reached is not None else NOTHING
+        sizes = [_plain(solved.get(field)) for field in _SHAPE.values()]
+        rows.append((name, write_count(limit.amount if limit else None), write_count(reached), off, *sizes))
     what = name_limit(limit) if limit else "size"
-    return Table(f"Sizes: {what} asked and reached", ("variant", "asked", "reached", "off", *_SIZE_FIELDS), rows)
+    return Table(f"Sizes: {what} asked and reached", ("variant", "asked", "reached", "off", *_SHAPE), rows)
 
 
 def data_table(data: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -186,7 +182,7 @@ def data_table(data: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table("Data", headers, rows, text_columns=frozenset({1, len(headers) - 1}))
 
 
-_SIZE_FIELDS = {
+_SHAPE = {
     "width": "hidden_size",
     "feed-forward width": "intermediate_size",
     "heads": "num_attention_heads",
