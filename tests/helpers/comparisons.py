@@ -136,6 +136,7 @@ def _curve(steps: int, tokens: int, seconds: float, multiply_adds: int, loss: fl
 def _record(variants: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     part = {"description": "tinyshakespeare.txt", "sources": ["tinyshakespeare.txt"], "documents": 1}
     return {
+        "smht": "0.1",
         "command": f"smht compare tinyshakespeare.txt --variants {','.join(variants)} --seeds {len(seeds)}",
         "asked": {
             "size": {"kind": "parameters", "amount": 800_000},
@@ -160,7 +161,7 @@ def _record(variants: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
             "validation": {**part, "bytes": 111_540, "tokens": 111_540, "sha256": "22" * 32},
         },
         "search": {"factors": [1.0], "chosen": {}, "notes": []},
-        "versions": {"smht": "0.1", "python": "3.11.2", "torch": "2.11.0"},
+        "versions": {"python": "3.11.2", "torch": "2.11.0"},
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from smht.comparison.report.document import Figure
 from smht.comparison.report.figure_style import FAINT, INK, LineStyle, scale_x, shorten
 from smht.comparison.report.figure_svg import draw_figure
-from smht.comparison.report.numbers import write_interval, write_power
+from smht.comparison.report.numbers import write_interval, write_short
 from smht.comparison.report.outcomes import Outcome
 from smht.comparison.report.pareto import Cost, pareto_front, priced, telling_costs
 from smht.comparison.statistics import PairedDifference
@@ -56,7 +56,7 @@ def draw_rates(outcomes: Sequence[Outcome], styles: Mapping[str, LineStyle]) -> 
     searches = {outcome.variant: outcome.search for outcome in outcomes if outcome.search.best is not None}
     if not searches:
         return ()
-    best = "; ".join(f"{name} {write_power(s.rates[s.best or 0])}" for name, s in searches.items())
+    best = "; ".join(f"{name} {write_short(s.rates[s.best or 0])}" for name, s in searches.items())
 
     def draw(panel: Any) -> None:
         for name, search in searches.items():

@@ -55,9 +55,13 @@ def write_power(value: float | None, digits: int = 3) -> str:
     return f"{factor.rstrip('0').rstrip('.') if '.' in factor else factor}e{int(exponent)}"
 
 
-def write_short(value: float) -> str:
-    """For axes: `1.5M`, `3e-3`, `20`, `2e12`."""
+def write_short(value: float | None) -> str:
+    """For axes and rates: `1.5M`, `3e-3`, `0.05`, `20`, `2e12`."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
     size = abs(value)
+    if size == 0:
+        return "0"
     if size >= 1e9 or 0 < size < 1e-2:
         return write_power(value)
     factor, prefix = (1e6, "M") if size >= 1e6 else (1e3, "k") if size >= 1e4 else (1, "")

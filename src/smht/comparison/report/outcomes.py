@@ -10,18 +10,9 @@ from smht.comparison.report.trials import how_it_ended, is_done
 from smht.comparison.results import TrialResult
 from smht.comparison.statistics import Interval, mean_interval
 
-_SIZES: dict[str, Callable[[TrialResult], float | None]] = {
-    "parameters": lambda trial: trial.parameters,
-    "multiplications": lambda trial: trial.multiply_adds_per_token,
-    "width": lambda trial: trial.config.get("hidden_size"),
-}
 SIZE_FIELDS = {"parameters": "parameters", "multiplications": "multiply_adds_per_token", "width": "hidden_size"}
-"""What a budget for size limits, by its kind, as `comparison.json` calls it in what it says of a variant."""
-_LENGTHS: dict[str, Callable[[TrialResult], float | None]] = {
-    "tokens": lambda trial: trial.tokens,
-    "time": lambda trial: trial.seconds,
-    "training-multiplications": lambda trial: trial.training_multiply_adds,
-}
+"""What each kind of budget for size limits, as trials, configurations and `comparison.json` call it."""
+_LENGTH_FIELDS = {"tokens": "tokens", "time": "seconds", "training-multiplications": "training_multiply_adds"}
 
 
 @dataclass(frozen=True)
@@ -93,13 +84,14 @@ class Outcome:
         values = [value for trial in self.finals if (value := measure(trial)) is not None and math.isfinite(value)]
         return math.fsum(value / len(values) for value in values) if values else None
 
-    def size(self, limit: Limit | None) -> float | None:
-        """As much as it has of what the budget for size limits."""
-        return self.mean(_SIZES[limit.kind]) if limit and limit.kind in _SIZES else None
+    def size(self, limit: Limit) -> float | None:
+        """As much as it has of what a budget for size limits; None for a kind that is not known."""
+        field = SIZE_FIELDS.get(limit.kind, "")
+        return self.mean(lambda trial: getattr(trial, field, trial.config.get(field)))
 
-    def length(self, limit: Limit | None) -> float | None:
-        """As much as it took of what the budget for length limits."""
-        return self.mean(_LENGTHS[limit.kind]) if limit and limit.kind in _LENGTHS else None
+    def length(self, limit: Limit) -> float | None:
+        """As much as it took of what a budget for length limits; None for a kind that is not known."""
+        return self.mean(lambda trial: getattr(trial, _LENGTH_FIELDS.get(limit.kind, ""), None))
 
 
 def find_outcomes(record: Record, trials: Sequence[TrialResult]) -> tuple[Outcome, ...]:

@@ -37,7 +37,8 @@ class Record:
         seeds: of the final trials.
         solved: by variant, the sizes that were found: fields of `SmhtConfig`, costs, and `off`, by which part the
             budget is missed.
-        settings: all else that makes two comparisons the same, by name; parts of parts with dots between.
+        settings: all else that makes two comparisons the same, by name, parts of parts with dots between; without
+            what is None.
         data: the manifest: `text`, `training` and `validation`, each with `description`, `sources`, `sha256`.
         search_notes: what the rate search had to say.
         versions: of the software, by name.
@@ -87,7 +88,8 @@ def _parse(record: dict[str, Any]) -> Record:
         settings=_flat({name: value for name, value in asked.items() if name not in ("size", "length", "data")}),
         data={name: dict(part) for name, part in (record.get("data") or {}).items()},
         search_notes=tuple(map(str, search.get("notes", ()))),
-        versions={name: str(version) for name, version in (record.get("versions") or {}).items()},
+        versions={name: str(record[name]) for name in ("smht",) if name in record}
+        | {name: str(version) for name, version in (record.get("versions") or {}).items()},
         command=shlex.join(command) if isinstance(command, list) else command,
     )
 
@@ -99,5 +101,8 @@ def _limit(limit: dict[str, Any] | None) -> Limit | None:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            flat[f"{prefix}{name}"] = value
     return flat

@@ -11,9 +11,9 @@ from smht.comparison.report.numbers import (
     write_interval,
     write_number,
     write_p,
-    write_power,
     write_seconds,
     write_share,
+    write_short,
 )
 from smht.comparison.report.outcomes import SIZE_FIELDS, Outcome, RateSearch
 from smht.comparison.report.pareto import pareto_front, priced, telling_costs
@@ -41,7 +41,7 @@ def final_table(summary: Summary) -> Table:
                 write_interval(outcome.bits_per_byte),
                 write_interval(difference.interval, signed=True) if difference else NOTHING,
                 _seed_count(outcome),
-                write_power(outcome.mean(lambda trial: trial.learning_rate)),
+                write_short(outcome.mean(lambda trial: trial.learning_rate)),
             )
         )
     return Table(
@@ -104,7 +104,7 @@ def search_table(summary: Summary) -> Table:
         search = outcome.search
         cells = [_rate_cell(search, place) for place in range(len(search.rates))]
         edge = f"at the {search.edge} rate tried" if search.edge else "inside" if search.best is not None else NOTHING
-        best = NOTHING if search.best is None else write_power(search.rates[search.best])
+        best = write_short(None if search.best is None else search.rates[search.best])
         rows.append((outcome.variant, best, edge, *cells, *[""] * (most - len(cells))))
     return Table(
         "Learning rates tried: rate, and validation loss on the search's budget",
@@ -142,7 +142,7 @@ def failure_table(summary: Summary) -> Table:
             trial.variant,
             trial.purpose,
             str(trial.seed),
-            write_power(trial.learning_rate),
+            write_short(trial.learning_rate),
             how_it_ended(trial),
             write_count(trial.steps),
             trial.error or NOTHING,
@@ -210,7 +210,7 @@ def _size(value: float | None) -> str:
 def _rate_cell(search: RateSearch, place: int) -> Cell:
     loss = search.losses[place]
     outcome = search.failures[place] if loss is None else write_number(loss)
-    return Cell(f"{write_power(search.rates[place])}: {outcome}", place == search.best)
+    return Cell(f"{write_short(search.rates[place])}: {outcome}", place == search.best)
 
 
 def _price(points: Mapping[str, tuple[float, float]], outcome: Outcome, cost: str) -> str:
