@@ -5,8 +5,9 @@
 whatever grows: parameters, multiply-adds a token, training multiplications.
 
 Intervals come from a bootstrap of residuals (Efron, "Bootstrap methods", Annals of Statistics 7, 1979): the fit is
-repeated on its own predictions with the residuals dealt out anew, which takes in both how far seeds are apart and how
-far the sizes are off the law. They say nothing of whether the law holds beyond the sizes measured.
+repeated on its own predictions with the residuals dealt out anew, widened for few degrees of freedom as Student's t is.
+That takes in both how far seeds are apart and how far sizes are off the law. It says nothing of whether the law holds
+beyond the sizes measured.
 """
 
 import math
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from smht.comparison.statistics import LEVEL
+from smht.comparison.statistics import LEVEL, student_quantile
 from smht.errors import UsageError, first_line
 
 LEAST_SIZES = 4
@@ -162,8 +163,7 @@ def fit_power_law(name: str, points: Sequence[Point], replicates: int = REPLICAT
     middle = sizes.mean()
     best = _fit(sizes - middle, losses, _starts(losses))
     fitted = _log_loss(best, sizes - middle)
-    # Three numbers were fitted to the residuals, which are too small by so much.
-    residuals = (losses - fitted) * math.sqrt(len(points) / (len(points) - 3))
+    residuals = (losses - fitted) * _widening(len(points))
     samples = np.random.default_rng(seed).choice(residuals, (replicates, len(points)))
     again = [_fit(sizes - middle, fitted + sample, [best]) for sample in samples]
     return Fit(name, _law(best, middle), tuple(_law(found, middle) for found in again), tuple(points))
@@ -210,6 +210,12 @@ def _check(name: str, points: Sequence[Point]) -> None:
     sizes = len({point.size for point in points})
     if sizes < LEAST_SIZES:
         raise UsageError(f"a power law needs at least {LEAST_SIZES} sizes, and {name} has {sizes}: train more sizes")
+
+
+def _widening(count: int) -> float:
+    """By how much residuals are too small to deal out anew: three numbers were fitted to them, and few are left."""
+    degrees = count - 3
+    return math.sqrt(count / degrees) * student_quantile(degrees) / student_quantile(math.inf)
 
 
 def _fit(sizes: np.ndarray, losses: np.ndarray, starts: Sequence[np.ndarray]) -> np.ndarray:

@@ -86,8 +86,16 @@ def mean_interval(values: Sequence[float]) -> Interval:
     mean = math.fsum(value / count for value in values)
     if count < 2:
         return Interval(mean, None, count)
-    quantile = float(_student().ppf((1 + LEVEL) / 2, count - 1))
-    return Interval(mean, quantile * _standard_error(values, mean), count)
+    return Interval(mean, student_quantile(count - 1) * _standard_error(values, mean), count)
+
+
+def student_quantile(degrees: float) -> float:
+    """How many standard errors half an interval at `LEVEL` is wide, with so many degrees of freedom.
+
+    Raises:
+        UsageError: scipy is missing.
+    """
+    return float(_student().ppf((1 + LEVEL) / 2, degrees))
 
 
 def paired_difference(
