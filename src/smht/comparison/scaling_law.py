@@ -163,7 +163,7 @@ def fit_power_law(name: str, points: Sequence[Point], replicates: int = REPLICAT
     middle = sizes.mean()
     best = _fit(sizes - middle, losses, _starts(losses))
     fitted = _log_loss(best, sizes - middle)
-    residuals = (losses - fitted) * _widening(len(points))
+    residuals = (losses - fitted) * widening(len(points))
     samples = np.random.default_rng(seed).choice(residuals, (replicates, len(points)))
     again = [_fit(sizes - middle, fitted + sample, [best]) for sample in samples]
     return Fit(name, _law(best, middle), tuple(_law(found, middle) for found in again), tuple(points))
@@ -212,7 +212,7 @@ def _check(name: str, points: Sequence[Point]) -> None:
         raise UsageError(f"a power law needs at least {LEAST_SIZES} sizes, and {name} has {sizes}: train more sizes")
 
 
-def _widening(count: int) -> float:
+def widening(count: int) -> float:
     """By how much residuals are too small to deal out anew: three numbers were fitted to them, and few are left."""
     degrees = count - 3
     return math.sqrt(count / degrees) * student_quantile(degrees) / student_quantile(math.inf)
