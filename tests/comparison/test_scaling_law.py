@@ -33,7 +33,7 @@ laws = st.builds(PowerLaw, st.floats(0.5, 2.5), st.floats(1.0, 5.0), st.floats(0
 
 
 @given(laws, st.integers(4, 6))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_points_on_a_law_give_that_law(law: PowerLaw, count: int) -> None:
     sizes = tuple(np.geomspace(1e3, 1e6, count))
     found = fit_power_law("split", points_of(law, seeds=1, sizes=sizes), replicates=2)
