@@ -77,7 +77,7 @@ def test_the_reference_computes_what_a_backend_does_not_take(monkeypatch: pytest
     add_row(monkeypatch, "choosy", called, conditions=never)
     ops.set_backend("choosy")
     call_every_op()
-    assert called == ["split_feed_forward", "linear_cross_entropy", "permute_channels"]
+    assert called == ["split_feed_forward", "linear_cross_entropy", "permute_channels", "split_decode"]
 
 
 def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_automatic(

@@ -153,7 +153,9 @@ def _read(folder: ComparisonFolder, new: dict[str, Any]) -> tuple[dict[str, Any]
 
 def _backend(device: str) -> str:
     """What computes split projections; kernels are for the processor, so far."""
-    return "+".join(dict.fromkeys(next(iter(choice.backends)) for choice in explain())) if device == "cpu" else "reference"
+    return (
+        "+".join(dict.fromkeys(next(iter(choice.backends)) for choice in explain())) if device == "cpu" else "reference"
+    )
 
 
 def _disk_bytes(setting: Setting) -> int:

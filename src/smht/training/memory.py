@@ -28,10 +28,11 @@ def refuse_if_too_large(config: SmhtConfig, batch_size: int, context: int, devic
 
 
 def least_bytes(config: SmhtConfig, batch_size: int, context: int) -> int:
-    """A lower bound: the optimizer's state, logits with their gradient, and what each block keeps for backward."""
-    assert config.intermediate_size is not None
-    kept = config.num_hidden_layers * (6 * config.hidden_size + config.intermediate_size)
-    activations = batch_size * context * (2 * config.vocab_size + kept) * 4
+    """A lower bound: the optimizer's state, and what each block of fused sub-layers keeps for backward.
+
+    That is the input of either norm and of either sub-layer, and the output of attention.
+    """
+    activations = batch_size * context * 5 * config.num_hidden_layers * config.hidden_size * 4
     return _BYTES_PER_PARAMETER * account(config).total.parameters + activations
 
 
