@@ -150,9 +150,10 @@ class ComparisonDisplay:
     ) -> None:
         self._bar.stop()
 
-    def say(self, line: str) -> None:
-        """Print a line."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def say(self, *lines: str) -> None:
+        """Print lines."""
+        for line in lines:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def move(self) -> None:
         """Move the bar to where the work is."""
