@@ -1,3 +1,4 @@
+import io
 import json
 import signal
 import sys
@@ -6,12 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from helpers.command_line import TINY, Result, contents, refuse, smht, succeed
 from helpers.comparisons import MEASURED
-from smht.comparison import rounds, setting
+from smht.comparison import progress, rounds, setting
+from smht.comparison.budget import parse_budgets
 from smht.comparison.progress import ComparisonDisplay
+from smht.comparison.record import new_record
+from smht.comparison.request import CompareRequest
 from smht.comparison.trial import TrialRun
+from smht.comparison.variants import parse_variants
+from smht.training.request import TrainRequest
 
 WITHOUT_VARIANTS = ("compare", "text.txt", *TINY)
 COMPARE = (*WITHOUT_VARIANTS, "--variants", "split+shuffle,dense")
@@ -59,6 +66,23 @@ def test_a_comparison_says_what_it_will_do_then_how_it_goes(reports: list[Path])
     assert lines[-1].endswith(", done")
     assert reports == [Path("here")]
     assert "\x1b" not in result.err
+
+
+def test_a_narrow_terminal_has_room_for_names() -> None:
+    table = progress._variants(*_first_comparison(), width=80)
+    console = Console(width=80, file=io.StringIO())
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    rows = console.file.getvalue().splitlines()
+    assert rows[0].split() == ["variant", "width", "feed-forward", "parameters", "off", "tokens/s"]
+    assert rows[2].split()[0] == "split+shuffle+dense-output"
+
+
+def _first_comparison() -> tuple[Any, ...]:
+    variants = parse_variants(["split+shuffle+dense-output,dense"])
+    training = TrainRequest(texts=("text.txt",), tokenizer="byte", context=16, device="cpu")
+    prepared = setting.prepare(CompareRequest(training, variants, parse_budgets(["parameters=50k"])))
+    return prepared, new_record(prepared, "reference"), dict.fromkeys((each.name for each in variants), MEASURED)
 
 
 def test_the_results_are_a_table_and_json() -> None:

@@ -223,8 +223,10 @@ def test_a_best_rate_at_the_edge_makes_the_search_wider_for_all(
     found = outcome.record["search"]
     assert found["factors"] == pytest.approx([low, middle, high, high * high])
     assert found["chosen"] == {"split+shuffle": middle, "dense": pytest.approx(high * high)}
-    assert found["notes"][0].startswith("dense did best at the edge of the rates tried: all try one more, above")
-    assert found["notes"][1].startswith("dense did best at the edge of the rates tried, even so")
+    assert found["notes"] == [
+        "dense did best at the highest rate tried: all variants try one more beyond it",
+        "dense did best at the highest of all rates tried: its best rate may lie beyond",
+    ]
     assert {name: len(tried) for name, tried in results_of(outcome, "search").items()} == {
         "split+shuffle": 4,
         "dense": 4,

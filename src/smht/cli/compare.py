@@ -186,7 +186,7 @@ def _rows(outcome: Any) -> list[dict[str, Any]]:
 def _table(rows: list[dict[str, Any]]) -> "Table":
     from rich.text import Text
 
-    table = new_table("variant", "rate", "loss", "bits/byte", "seeds", "parameters", "tokens", "seconds", "tokens/s")
+    table = new_table("variant", "rate", "loss", "bits/byte", "seeds", "parameters", "tokens/s")
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -199,8 +199,6 @@ def _table(rows: list[dict[str, Any]]) -> "Table":
             _cell(row["bits_per_byte"], ".4f"),
             f"{row['finished']}{missing}",
             _cell(row["parameters"], ","),
-            _cell(row["tokens"], ",.0f"),
-            _cell(row["seconds"], ",.1f"),
             _cell(row["tokens_per_second"], ",.0f"),
         )
     return table

@@ -1,6 +1,6 @@
 """A comparison from its first trial, or from where it stopped, to its last."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,39 +110,30 @@ def _train(setting: Setting, record: dict[str, Any], rounds: Rounds) -> None:
 
 def _try_rates(setting: Setting, rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
     """The factors of the default rate that were tried, the best of them by variant, and notes."""
+    names = [solved.variant.name for solved in setting.solved]
     factors = search.grid(setting.request.rates)
-    names, seeds = [solved.variant.name for solved in setting.solved], setting.request.all_seeds
     if len(factors) == 1:
         return {"factors": list(factors), "chosen": dict.fromkeys(names, 1.0), "notes": []}
     losses: dict[str, dict[float, float | None]] = {name: {} for name in names}
 
-    def try_factors(factors: tuple[float, ...]) -> dict[str, float | None]:
+    def best_of(factors: Iterable[float]) -> dict[str, float | None]:
         for factor in factors:
             for result in rounds.run(setting.search_trials(factor)):
                 losses[result.variant][factor] = result.validation_loss
         return {name: search.best(tried) for name, tried in losses.items()}
 
-    def say(line: str) -> None:
-        notes.append(line)
-        display.say(line)
-
-    notes: list[str] = []
-    chosen = try_factors(factors)
+    chosen = best_of(factors)
     more = search.extension(factors, chosen.values())
-    for factor in more:
-        end, edge = ("below", factors[0]) if factor < factors[0] else ("above", factors[-1])
-        best = [name for name in names if chosen[name] == edge]
-        say(f"{' and '.join(best)} did best at the edge of the rates tried: all try one more, {end} it")
-        rounds.expect(setting.search_trials(factor), 1)
-    chosen = try_factors(more) if more else chosen
+    notes = [search.explain_extension(factors, factor, chosen) for factor in more]
+    rounds.expect((trial for factor in more for trial in setting.search_trials(factor)), 1)
+    display.say(*notes)
+    chosen = best_of(more)
     tried = sorted({*factors, *more})
-    for name in names:
-        if chosen[name] is None:
-            say(f"{name}: every rate diverged or failed, so there is no final training of it")
-            rounds.expect([trial for seed in seeds for trial in setting.final_trials(seed, {name: 0.0})], -1)
-        elif more and chosen[name] in (tried[0], tried[-1]):
-            say(f"{name} did best at the edge of the rates tried, even so: its best rate may lie beyond")
-    return {"factors": tried, "chosen": chosen, "notes": notes}
+    remarks = search.remarks(tried, chosen)
+    display.say(*remarks)
+    hopeless = dict.fromkeys((name for name in names if chosen[name] is None), 0.0)
+    rounds.expect((trial for seed in setting.request.all_seeds for trial in setting.final_trials(seed, hopeless)), -1)
+    return {"factors": tried, "chosen": chosen, "notes": notes + remarks}
 
 
 def _read(folder: ComparisonFolder, new: dict[str, Any]) -> tuple[dict[str, Any], list[TrialResult]]:

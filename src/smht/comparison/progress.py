@@ -18,6 +18,18 @@ from smht.comparison.trial import TrialRun
 from smht.training.quantities import format_duration, format_size
 
 _WIDTH_OF_FILES = 120
+_WIDE = 100
+_COLUMNS = {
+    "width": ("hidden_size", ","),
+    "feed-forward": ("intermediate_size", ","),
+    "blocks": ("num_hidden_layers", ","),
+    "parameters": ("parameters", ","),
+    "multiply-adds": ("multiply_adds_per_token", ","),
+    "off": ("off", "+.2%"),
+    "tokens/s": ("speed", ",.0f"),
+}
+"""Of the table of variants: fields of `comparison.json` and how they are written."""
+_DISPENSABLE = ("blocks", "multiply-adds")
 
 
 def announce(
@@ -31,7 +43,7 @@ def announce(
 ) -> None:
     """Print the variants with their sizes, the budgets, and the time, memory and disk to expect."""
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH_OF_FILES, quiet=console.quiet)
-    wide.print(_variants(setting, record, measured))
+    wide.print(_variants(setting, record, measured, wide.width))
     seeds, rates, machine = len(record["seeds"]), record["asked"]["rates"], record["asked"]["machine"]
     search = f"{rates} rates each on a fifth of the length, then " if rates > 1 else "no search for rates; "
     finished = f"; {work.finished} of them are finished" if work.finished else ""
@@ -50,17 +62,19 @@ def announce(
         console.print(Text.assemble((f"{name:<7}", "bold"), " ", line), soft_wrap=True)
 
 
-def _variants(setting: Setting, record: dict[str, Any], measured: dict[str, Measured]) -> Table:
-    headers = ("variant", "width", "feed-forward", "blocks", "parameters", "multiply-adds", "off", "tokens/s")
-    table = Table(*headers, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.columns[0].overflow, table.columns[0].min_width = "fold", 10
+def _variants(setting: Setting, record: dict[str, Any], measured: dict[str, Measured], width: int) -> Table:
+    """A row a variant; on a narrow terminal without what can be looked up in `comparison.json`."""
+    columns = (
+        _COLUMNS if width >= _WIDE else {name: field for name, field in _COLUMNS.items() if name not in _DISPENSABLE}
+    )
+    table = Table("variant", *columns, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     for row in record["variants"]:
-        sizes = ("hidden_size", "intermediate_size", "num_hidden_layers")
-        counts = (*sizes, "parameters", "multiply_adds_per_token")
         speed = setting.batch_size * setting.context / measured[row["name"]].step_seconds
-        table.add_row(Text(row["name"]), *(f"{row[name]:,}" for name in counts), f"{row['off']:+.2%}", f"{speed:,.0f}")
+        shown = {**row, "speed": speed}
+        table.add_row(Text(row["name"]), *(format(shown[field], template) for field, template in columns.values()))
     return table
 
 
@@ -150,9 +164,10 @@ class ComparisonDisplay:
     ) -> None:
         self._bar.stop()
 
-    def say(self, line: str) -> None:
-        """Print a line."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def say(self, *lines: str) -> None:
+        """Print lines."""
+        for line in lines:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def move(self) -> None:
         """Move the bar to where the work is."""

@@ -15,11 +15,14 @@ import transformers
 from smht.comparison.budget import Limit
 from smht.comparison.parametrisation import base_learning_rate
 from smht.comparison.setting import Setting, to_plain
+from smht.comparison.sizes import Solved
 from smht.comparison.trial import Conditions
 from smht.errors import UsageError
 from smht.inspection.accounting import account
 from smht.tokenization import tokenizer_kind
 from smht.version import __version__
+
+_ADVICE = "repeat its flags, or name another --output"
 
 
 def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> d
     return json.loads(json.dumps(record))
 
 
-def _describe(setting: Setting, solved: Any) -> dict[str, Any]:
+def _describe(setting: Setting, solved: Solved) -> dict[str, Any]:
     config, total = solved.config, account(solved.config, setting.context).total
     return {
         "name": solved.variant.name,
@@ -124,9 +127,6 @@ def go_on(known: dict[str, Any], new: dict[str, Any], path: Path) -> dict[str, A
         raise UsageError(f"{path} has seed {missing[0]} too: ask for all of its seeds, or name another --output")
     kept = {name: known[name] for name in ("started", "evaluation_windows")}
     return {**new, **kept}
-
-
-_ADVICE = "repeat its flags, or name another --output"
 
 
 def _difference(name: str, before: dict[str, Any], now: dict[str, Any]) -> str:

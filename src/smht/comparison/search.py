@@ -38,3 +38,27 @@ def extension(factors: Sequence[float], chosen: Iterable[float | None]) -> tuple
     below = (factors[0] / step,) if factors[0] in at else ()
     above = (factors[-1] * step,) if factors[-1] in at else ()
     return below + above
+
+
+def explain_extension(factors: Sequence[float], factor: float, chosen: Mapping[str, float | None]) -> str:
+    """A line about why all variants try a factor beyond the grid."""
+    end, edge = ("lowest", factors[0]) if factor < factors[0] else ("highest", factors[-1])
+    names = [name for name, best_factor in chosen.items() if best_factor == edge]
+    return f"{' and '.join(names)} did best at the {end} rate tried: all variants try one more beyond it"
+
+
+def remarks(tried: Sequence[float], chosen: Mapping[str, float | None]) -> list[str]:
+    """Lines about variants without a best rate, or with one that may not be the best.
+
+    Args:
+        tried: all factors, in rising order.
+        chosen: the best of them, by variant.
+    """
+    lines = []
+    for name, factor in chosen.items():
+        if factor is None:
+            lines.append(f"{name}: every rate diverged or failed, so there is no final training of it")
+        elif len(tried) > 1 and factor in (tried[0], tried[-1]):
+            end = "lowest" if factor == tried[0] else "highest"
+            lines.append(f"{name} did best at the {end} of all rates tried: its best rate may lie beyond")
+    return lines

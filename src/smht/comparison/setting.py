@@ -10,6 +10,7 @@ from smht.comparison.fits import cost_of
 from smht.comparison.measurement import Measured, measure
 from smht.comparison.parametrisation import base_learning_rate
 from smht.comparison.request import CompareRequest
+from smht.comparison.results import Purpose
 from smht.comparison.search import SHARE, rate
 from smht.comparison.sizes import Solved, change, solve
 from smht.comparison.trial import Trial
@@ -79,7 +80,7 @@ class Setting:
         """A factor of a variant's default rate."""
         return rate(base_learning_rate(solved.config), factor)
 
-    def _trial(self, solved: Solved, purpose: Any, seed: int, learning_rate: float) -> Trial:
+    def _trial(self, solved: Solved, purpose: Purpose, seed: int, learning_rate: float) -> Trial:
         share = SHARE if purpose == "search" else 1.0
         return Trial(
             variant=solved.variant.name,
