@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from measure import Seconds, alternate, copy_bandwidth, peak, short_name, timing_parser, with_gradients
+from measure import Seconds, alternate, copy_bandwidth, peak, short_name, timed_dtypes, timing_parser, with_gradients
 from reporting import Figure, report
 from torch import Tensor, nn
 
@@ -238,7 +238,7 @@ def measure(shape: Shape, dtype: torch.dtype, rounds: int) -> list[Figure]:
 def main() -> None:
     given = timing_parser(__doc__, rounds=15).parse_args()
     torch.set_num_threads(given.threads)
-    dtypes = (torch.float32, torch.bfloat16)
+    dtypes = timed_dtypes()
     report(
         [figure for dtype in dtypes for shape in SHAPES for figure in measure(shape, dtype, given.rounds)], given.json
     )
