@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from smht.errors import UsageError
+from smht.inspection.display import visible
 
 _MOST_LABELS = 64
 _MOST_CELLS = 128
@@ -120,8 +121,8 @@ def _label(axis: Any, tokens: Sequence[str], block: int) -> None:
 
 def _shortened(token: str) -> str:
     """A token as a label: white space visible, `$` no formula, long ones cut."""
-    visible = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
-    return _no_formula(visible if len(visible) <= _LONGEST_LABEL else visible[: _LONGEST_LABEL - 1] + "…")
+    shown = visible(token)
+    return _no_formula(shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…")
 
 
 def _no_formula(text: str) -> str:
