@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from smht.errors import UsageError
+from smht.inspection.attention_figures import can_draw, draw_grid, picture
+from smht.inspection.display import Displayed, Table
 from smht.inspection.recording import recording
 from smht.models import SmhtPreTrainedModel
 
@@ -19,7 +21,7 @@ _PAIRS = {ord(")"): ord("("), ord("]"): ord("["), ord("}"): ord("{")}
 
 
 @dataclass(frozen=True)
-class AttentionMaps:
+class AttentionMaps(Displayed):
     """Weights of one text.
 
     Attributes:
@@ -27,6 +29,19 @@ class AttentionMaps:
     """
 
     maps: dict[str, Tensor]
+
+    def tables(self) -> list[Table]:
+        """What there is to look at: a row a kind."""
+        rows = tuple((kind, *(f"{size:,}" for size in weights.shape)) for kind, weights in self.maps.items())
+        return [Table(("attention", "layers", "heads", "queries", "keys"), rows)]
+
+    def _repr_html_(self) -> str:
+        pictures = [
+            picture(draw_grid(weights, f"{kind} attention"), f"{kind} attention of every layer and head")
+            for kind, weights in self.maps.items()
+            if can_draw()
+        ]
+        return super()._repr_html_() + "".join(pictures)
 
     def of(self, kind: str = "self", layer: int | None = None, head: int | None = None) -> Tensor:
         """`[N, H, T, S]`, or without the axes that are chosen.

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from smht.errors import UsageError
+from smht.inspection.display import Displayed, Table, matrix_rows
 from smht.inspection.norm_statistics import NORMS, measure, normalise
 from smht.layers import HeadLayerNorm
 from smht.models import SmhtPreTrainedModel
 
 
 @dataclass(frozen=True)
-class Coupling:
+class Coupling(Displayed):
     """Norms of Jacobians between chunks.
 
     Attributes:
@@ -35,6 +36,14 @@ class Coupling:
 
     live: Tensor
     held: Tensor
+
+    def tables(self) -> list[Table]:
+        """Both matrices; row `i`, column `j` is what chunk `i` of the embeddings does to chunk `j`."""
+        headers = ("from chunk", *(f"to {chunk}" for chunk in range(len(self.live))))
+        return [
+            Table(headers, matrix_rows(matrix), f"norm of the Jacobian, the norms' statistics {name}")
+            for name, matrix in (("live", self.live), ("held", self.held))
+        ]
 
 
 def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) -> Coupling:
