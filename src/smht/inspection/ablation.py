@@ -17,7 +17,7 @@ from smht.models import SmhtPreTrainedModel
 from smht.models.labels import IGNORED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AblationResult(Displayed):
     """A run with edited heads beside the unedited one.
 
@@ -130,7 +130,7 @@ class HeadEffect:
     change: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadRanking(Displayed):
     """Every head dropped alone.
 

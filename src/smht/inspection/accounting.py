@@ -79,7 +79,7 @@ class Part:
         return self.each * (1 if self.layers is None else self.layers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Accounting(Displayed):
     """The costs of a model by part; the parts sum to the total.
 

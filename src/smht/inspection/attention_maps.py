@@ -12,7 +12,7 @@ from torch import Tensor
 from smht.errors import UsageError
 from smht.inspection.attention_figures import can_draw, draw_grid, picture
 from smht.inspection.display import Displayed, Table
-from smht.inspection.recording import recording
+from smht.inspection.recording import evaluating, recording
 from smht.models import SmhtPreTrainedModel
 
 KINDS = ("self", "encoder", "cross")
@@ -20,7 +20,7 @@ KINDS = ("self", "encoder", "cross")
 _PAIRS = {ord(")"): ord("("), ord("]"): ord("["), ord("}"): ord("{")}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionMaps(Displayed):
     """Weights of one text.
 
@@ -71,13 +71,8 @@ def attention_maps(model: SmhtPreTrainedModel, **inputs: Any) -> AttentionMaps:
     Raises:
         UsageError: what the model refuses.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        with recording(model) as record:
-            model(**inputs)
-    finally:
-        model.train(was_training)
+    with evaluating(model), recording(model) as record:
+        model(**inputs)
     found: dict[str, list[Tensor]] = {}
     for name, call in record.items():
         if call.weights is not None and name.endswith(("self_attn", "cross_attn")):

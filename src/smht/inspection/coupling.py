@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from smht.errors import UsageError
 from smht.inspection.display import Displayed, Table, matrix_rows
 from smht.inspection.norm_statistics import NORMS, measure, normalise
+from smht.inspection.recording import evaluating
 from smht.layers import HeadLayerNorm
 from smht.models import SmhtPreTrainedModel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Coupling(Displayed):
     """Norms of Jacobians between chunks.
 
@@ -64,14 +65,10 @@ def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) 
     if not -input_ids.shape[1] <= position < input_ids.shape[1]:
         raise UsageError(f"there is no position {position} in a text of {input_ids.shape[1]} tokens")
     base: Any = getattr(model, model.base_model_prefix, model)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         live = _norms(base, input_ids, position)
         with held_statistics(base):
             held = _norms(base, input_ids, position)
-    finally:
-        model.train(was_training)
     return Coupling(live, held)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 _WIDTH = 120
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Cells that are text already.
 
@@ -41,10 +41,10 @@ class Table:
             table.add_row(*map(Text, row))
         return Group(*(part for part in (Text(self.caption), table, Text(self.note)) if part))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Lines of text, at most 120 characters wide."""
         stream = StringIO()
-        Console(file=stream, width=_WIDTH).print(self.to_rich())
+        Console(file=stream, width=_WIDTH, color_system=None, force_jupyter=False).print(self.to_rich())
         return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
@@ -60,13 +60,16 @@ class Table:
 
 
 class Displayed:
-    """A result that shows itself as tables: printed, and as the last line of a notebook's cell."""
+    """A result that shows itself as tables: printed, and as the last line of a notebook's cell.
+
+    Dataclasses of this kind are made with `repr=False`, or their own text would come first.
+    """
 
     def tables(self) -> Sequence[Table]:
         """What there is to see."""
         raise NotImplementedError
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n\n".join(map(str, self.tables()))
 
     def _repr_html_(self) -> str:

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from smht.errors import UsageError
 from smht.inspection.display import Displayed, Table, signed
+from smht.inspection.recording import evaluating
 from smht.layers.block import SPLITTABLE
 from smht.models import SmhtConfig, SmhtPreTrainedModel
 
 _MOST_ROWS = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadLogits(Displayed):
     """What each chunk says.
 
@@ -87,13 +88,11 @@ def head_logits(model: SmhtPreTrainedModel, tokens: Tensor | None = None, **inpu
     weight = _rows(head.weight, tokens)
     kept: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, arguments: kept.append(arguments[0]))
-    was_training = model.training
-    model.eval()
     try:
-        model(**inputs)
+        with evaluating(model):
+            model(**inputs)
     finally:
         handle.remove()
-        model.train(was_training)
     heads = model.config.num_attention_heads
     hidden = kept[-1].unflatten(-1, (heads, -1))
     contributions = torch.einsum("...hk,vhk->...hv", hidden, weight.unflatten(-1, (heads, -1)))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
 from smht.inspection.display import Displayed, Table
-from smht.inspection.recording import Call, Recording, recording
+from smht.inspection.recording import Call, Recording, evaluating, recording
 from smht.layers import SplitLinear
 from smht.layers.block import Block
 from smht.models import SmhtPreTrainedModel
@@ -50,7 +50,7 @@ class Step:
         return tuple(self.value.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace(Displayed):
     """A forward pass, step by step.
 
@@ -105,13 +105,8 @@ def trace(model: SmhtPreTrainedModel, **inputs: Any) -> Trace:
     Raises:
         UsageError: what the model refuses.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        with recording(model) as record:
-            outputs = model(**inputs)
-    finally:
-        model.train(was_training)
+    with evaluating(model), recording(model) as record:
+        outputs = model(**inputs)
     return Trace(tuple(_steps(model, record, inputs, outputs)), outputs)
 
 

@@ -13,7 +13,7 @@ MATRIX_TILE = 16
 """Matrix units multiply tiles whose sides are multiples of this (seed 002)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Displayed):
     """A model's costs beside those of its dense twin.
 
@@ -42,7 +42,7 @@ class Comparison(Displayed):
             )
             for measure, caption, note in (
                 ("parameters", "parameters", ""),
-                ("multiply_adds", f"multiply-adds a token, of {self.model.context:,}", "; ".join(self.notes)),
+                ("multiply_adds", f"multiply-adds a token, over {self.model.context:,} tokens", "; ".join(self.notes)),
             )
         ]
 
