@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from smht.cli.head_edits import read_edits, read_parts
-from smht.cli.output import harmless, print_json, quieten_libraries, result_console
+from smht.cli.output import harmless, print_json, progress_console, quieten_libraries, result_console
 from smht.cli.reading import load, model_inputs, token_names
 from smht.errors import UsageError
 
@@ -84,9 +85,13 @@ def _inputs(model: Any, tokenizer: Any, text: str, target: str | None) -> dict[s
 
 
 def _rank(model: Any, inputs: dict[str, Any], statistics: str, parts: tuple[str, ...] | None, json: bool) -> None:
+    from rich.progress import track
+
     from smht.inspection import rank_heads
 
-    ranking = rank_heads(model, statistics, parts=parts, **inputs)
+    console = progress_console()
+    bar = partial(track, description="heads", console=console, transient=True, disable=not console.is_terminal)
+    ranking = rank_heads(model, statistics, parts=parts, track=bar, **inputs)
     if json:
         print_json(asdict(ranking))
         return

@@ -1,6 +1,6 @@
 """What a model loses without some of its heads: loss and logits before and after an edit, one head or all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from smht.errors import UsageError
 from smht.inspection.display import Displayed, Table, signed
 from smht.inspection.edited_heads import edited_heads
-from smht.inspection.head_edits import HeadEdit, ModelHeads
+from smht.inspection.head_edits import Drop, HeadEdit, ModelHeads
 from smht.inspection.recording import evaluating
 from smht.models import SmhtPreTrainedModel
 from smht.models.labels import IGNORED
@@ -195,7 +195,12 @@ def ablate(
 
 @torch.no_grad()
 def rank_heads(
-    model: SmhtPreTrainedModel, statistics: str = "live", *, parts: tuple[str, ...] | None = None, **inputs: Any
+    model: SmhtPreTrainedModel,
+    statistics: str = "live",
+    *,
+    parts: tuple[str, ...] | None = None,
+    track: Callable[[Sequence[Drop]], Iterable[Drop]] = iter,
+    **inputs: Any,
 ) -> HeadRanking:
     """Drop every head of every block by itself and rank them by how much the loss grows.
 
@@ -205,6 +210,7 @@ def rank_heads(
         model: as in `ablate`.
         statistics: `live` or `held`, see `edited_heads`.
         parts: of each head what to drop; all that it has if not given. Heads without any of them are left out.
+        track: passes the edits on as they are tried, such as `rich.progress.track`, which draws a bar.
         **inputs: as in `ablate`.
 
     Raises:
@@ -217,7 +223,7 @@ def rank_heads(
     with evaluating(model):
         loss = _loss(model, (), "live", given, targets)
         effects = []
-        for drop in heads.every_head(parts):
+        for drop in track(heads.every_head(parts)):
             without = _loss(model, (drop,), statistics, given, targets)
             effects.append(HeadEffect(drop.stack, drop.layer, drop.head, without, without - loss))
     effects.sort(key=lambda effect: -effect.change)

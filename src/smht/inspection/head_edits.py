@@ -157,6 +157,10 @@ class ModelHeads:
         }
         return tuple(part for part in PARTS if has[part])
 
+    def writes_a_chunk(self, part: str) -> bool:
+        """Whether heads write chunks of what a part adds, rather than what a dense matrix reads."""
+        return part == "feed_forward" or "output" in self._config.split
+
     def describe_parts(self, parts: tuple[str, ...] | None = None) -> str:
         """Those of `parts` that the heads have, or all that they have, such as `attention, feed-forward`."""
         named = {stack: part_names(own) for stack, own in self._parts_by_stack(parts).items()}
