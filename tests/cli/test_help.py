@@ -48,6 +48,7 @@ def run_python(code: str) -> str:
 
 def test_every_command_is_there() -> None:
     assert COMMANDS == [
+        "ablate",
         "attention",
         "compare",
         "doctor",

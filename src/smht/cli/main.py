@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from smht.cli import (
+    ablate,
     attention,
     compare,
     doctor,
@@ -36,7 +37,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, compare, generate, predict, evaluate, summary, trace, attention, heads, presets, runs, doctor):
+for module in (
+    train,
+    compare,
+    generate,
+    predict,
+    evaluate,
+    summary,
+    trace,
+    attention,
+    heads,
+    ablate,
+    presets,
+    runs,
+    doctor,
+):
     module.register(app)
 
 

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from smht.errors import UsageError
+from smht.inspection.display import Displayed, Table, matrix_rows
+from smht.inspection.norm_statistics import NORMS, measure, normalise
+from smht.inspection.recording import evaluating
 from smht.layers import HeadLayerNorm
 from smht.models import SmhtPreTrainedModel
 
 
-@dataclass(frozen=True)
-class Coupling:
+@dataclass(frozen=True, repr=False)
+class Coupling(Displayed):
     """Norms of Jacobians between chunks.
 
     Attributes:
@@ -34,6 +37,14 @@ class Coupling:
 
     live: Tensor
     held: Tensor
+
+    def tables(self) -> list[Table]:
+        """Both matrices; row `i`, column `j` is what chunk `i` of the embeddings does to chunk `j`."""
+        headers = ("from chunk", *(f"to {chunk}" for chunk in range(len(self.live))))
+        return [
+            Table(headers, matrix_rows(matrix), f"norm of the Jacobian, the norms' statistics {name}")
+            for name, matrix in (("live", self.live), ("held", self.held))
+        ]
 
 
 def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) -> Coupling:
@@ -54,14 +65,10 @@ def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) 
     if not -input_ids.shape[1] <= position < input_ids.shape[1]:
         raise UsageError(f"there is no position {position} in a text of {input_ids.shape[1]} tokens")
     base: Any = getattr(model, model.base_model_prefix, model)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         live = _norms(base, input_ids, position)
         with held_statistics(base):
             held = _norms(base, input_ids, position)
-    finally:
-        model.train(was_training)
     return Coupling(live, held)
 
 
@@ -70,25 +77,14 @@ def held_statistics(model: nn.Module) -> Iterator[None]:
     """Let no gradient through means and variances of LayerNorms while the context lasts; values stay as they are."""
     with ExitStack() as stack:
         for module in model.modules():
-            if isinstance(module, nn.LayerNorm | HeadLayerNorm):
+            if isinstance(module, NORMS):
                 handle = module.register_forward_hook(_held_norm)
                 stack.callback(handle.remove)
         yield
 
 
 def _held_norm(module: nn.LayerNorm | HeadLayerNorm, arguments: tuple[Tensor], output: Tensor) -> Tensor:
-    x = arguments[0]
-    chunks = x
-    if isinstance(module, HeadLayerNorm):
-        chunks = x if module.shuffle is None else module.shuffle(x)
-        chunks = chunks.unflatten(-1, (module.num_heads, -1))
-    mean = chunks.mean(-1, keepdim=True).detach()
-    variance = chunks.var(-1, correction=0, keepdim=True).detach()
-    normalised = (chunks - mean) * torch.rsqrt(variance + module.eps)
-    if isinstance(module, HeadLayerNorm):
-        normalised = normalised.flatten(-2)
-        normalised = normalised if module.shuffle is None else module.shuffle.undo(normalised)
-    return normalised * module.weight + module.bias
+    return normalise(module, arguments[0], measure(module, arguments[0]))
 
 
 def _norms(base: Any, input_ids: Tensor, position: int) -> Tensor:
