@@ -46,7 +46,7 @@ def split(
     ] = 0.9,
     temperature: Annotated[
         float, typer.Option(help="What logits are divided by in it.", rich_help_panel="Training")
-    ] = 1.0,
+    ] = 2.0,
     learning_rate: Annotated[
         float | None, option("Training", "Its peak.", default="the task's for the split model")
     ] = None,

@@ -1,9 +1,9 @@
 """Which channels go into which chunk, so that as much weight as possible lies inside of the blocks. Needs scipy.
 
 A block-diagonal matrix keeps the weights between channels of the same chunk. Channels of the residual stream, inner
-channels of feed-forwards and heads may be dealt to chunks anew; a dense model computes the same in any order. Dealing one
-kind while the others stay where they are is a linear assignment problem, which `scipy.optimize.linear_sum_assignment`
-solves exactly, so going round in turns never loses weight, and ends where no kind alone can gain.
+channels of feed-forwards and heads may be dealt to chunks anew; a dense model computes the same in any order. Dealing
+one kind while the others stay where they are is a linear assignment problem, which is solved exactly, so going round
+in turns never loses weight, and ends where no kind alone can gain. That need not be the best of all.
 
 Letters: `D` residual channels, `H` chunks, `U` units (heads, or inner channels of a feed-forward).
 """

@@ -1,5 +1,7 @@
 """One assignment problem: units to chunks of given sizes, so that the sum of gains is largest. Needs scipy."""
 
+from typing import Any
+
 import numpy as np
 
 from smht.errors import UsageError, first_line
@@ -12,8 +14,8 @@ def deal(gain: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """An order of the units that gives each chunk as many as it has places, with the largest sum of gains.
 
     Chunks have prices first, raised until as many units want each as it has places. Where that comes out even, what
-    each unit wants is the solution (the prices prove it, by duality); else `scipy.optimize.linear_sum_assignment` solves
-    the problem with prices, which is the same one with shorter ways to its end.
+    each unit wants is the solution (the prices prove it, by duality); else `scipy.optimize.linear_sum_assignment`
+    solves the problem with prices, which is the same one with shorter ways to its end.
 
     Args:
         gain: `[C, U]`, what a unit is worth in a chunk.
@@ -50,7 +52,7 @@ def _prices(gain: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return prices
 
 
-def _solver():
+def _solver() -> Any:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:

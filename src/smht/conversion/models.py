@@ -30,14 +30,14 @@ def split_config(config: SmhtConfig, heads: int | None, split: tuple[str, ...], 
     own = config.num_attention_heads
     if heads is not None and heads != own:
         raise UsageError(
-            f"heads = {heads}, and the model attends with {own}: a block is a head of attention, so another number would "
-            f"change what attention computes; give {own}, or train a dense model with {heads} heads first"
+            f"heads = {heads}, and the model attends with {own}: a block is a head of attention, so another number "
+            f"would change what attention computes; give {own}, or train a dense model with {heads} heads first"
         )
     if own == 1:
         raise UsageError("the model has one head, and one block is a full matrix: train one with more heads first")
     if mixing == "shuffle" and config.norm_scope == "head":
         raise UsageError(
-            "LayerNorm a head goes by the chunks of mixing = 'none': shuffle would change what it computes"
+            "norm_scope = 'head' goes by the chunks of mixing = 'none': shuffle would change what it computes"
         )
     return _changed(config, split=split, mixing=mixing)
 
@@ -65,7 +65,7 @@ def to_dense(model: SmhtPreTrainedModel) -> SmhtPreTrainedModel:
     Shuffled blocks have their weights where the residual order has their channels.
 
     Raises:
-        UsageError: the model is dense already, or has a LayerNorm a head over shuffled chunks, which no dense model has.
+        UsageError: the model is dense already, or has a LayerNorm a head over shuffled chunks, as no dense model has.
     """
     config = model.config
     if not config.split:

@@ -1,8 +1,9 @@
 """What may be dealt anew in a dense model, and the same model with everything dealt.
 
-Channels of the residual stream have one order in the whole model: embeddings, positions, norms and the head go along. The
-inner channels of each feed-forward, and the heads of each attention, have an order of their own; heads stay together. With
-relative positions, whose biases belong to heads, all layers of a stack deal their heads alike.
+Channels of the residual stream have one order in the whole model: embeddings, positions, norms and the head go along.
+The inner channels of each feed-forward, and the heads of each attention, have an order of their own; heads stay
+together. With relative positions, whose biases belong to heads, all layers of a stack deal their heads alike. Where the
+split model shuffles, the chunk that has a place of the residual stream differs from block to block, as is known.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The projections of a model as full matrices over the residual stream, whether they are split or not.
 
-Matrices are `[out, in]`, as in `nn.Linear`; "reads" and "writes" say which side is the residual stream, whose channels are
-always in residual order here.
+Matrices are `[out, in]`, as in `nn.Linear`; "reads" and "writes" say which side is the residual stream, whose channels
+are always in residual order here.
 """
 
 from collections.abc import Iterator

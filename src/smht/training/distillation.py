@@ -1,7 +1,7 @@
 """Learning from a teacher: its probabilities beside the text's own tokens (Hinton et al. 2015, arXiv:1503.02531).
 
-The loss is `w·T²·KL(teacher ‖ student) + (1 − w)·cross-entropy`, with both models' logits divided by the temperature `T` in
-the first term; `T²` keeps its gradient as large as that of the second.
+The loss is `w·T²·KL(teacher ‖ student) + (1 − w)·cross-entropy`, with the logits of both models divided by the
+temperature `T` in the first term; `T²` keeps its gradient as large as that of the second.
 """
 
 from dataclasses import asdict, dataclass
@@ -35,7 +35,7 @@ class Recipe:
     """
 
     weight: float = 0.9
-    temperature: float = 1.0
+    temperature: float = 2.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
