@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def write_converted(
     output: Path,
     model: SmhtPreTrainedModel,
     notes: dict[str, Any],
-    row: dict[str, Any] | None = None,
+    scores: Mapping[str, float] | None = None,
 ) -> None:
     """A run folder with a model that was made of another run's, not trained.
 
@@ -67,7 +67,7 @@ def write_converted(
         output: a folder that is empty or not there yet.
         model: made of the source's.
         notes: what `run.json` is to hold besides.
-        row: of metrics, where they are not the source's.
+        scores: on the source's validation data, where they are not the source's.
 
     Raises:
         UsageError: the folder is taken, or the disk too full.
@@ -80,13 +80,17 @@ def write_converted(
             f"{output} needs {format_size(needed)} of disk and {format_size(free)} are free: free some space"
         )
     with writing("the run folder", advice="free some space"), run.claimed():
-        files.fill_folder(output, _filler(source, model, notes, row or find_best(source.run.read_metrics())))
+        files.fill_folder(output, _filler(source, model, notes, scores))
 
 
 def _filler(
-    source: Source, model: SmhtPreTrainedModel, notes: dict[str, Any], row: dict[str, Any] | None
+    source: Source, model: SmhtPreTrainedModel, notes: dict[str, Any], scores: Mapping[str, float] | None
 ) -> Callable[[Path], None]:
     tokenizer = source.run.load_tokenizer()
+    row, results = find_best(source.run.read_metrics()), source.record["results"]
+    if scores is not None:
+        row = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": None, "learning_rate": 0.0, **scores}
+        results = {"steps": 0, "tokens": 0, "seconds": 0.0, "best_step": 0, **scores}
 
     def fill(folder: Path) -> None:
         run = RunFolder(folder)
@@ -97,7 +101,6 @@ def _filler(
             shutil.copy(copy, folder)
         if row is not None:
             run.append_metrics(row)
-        results = {**source.record["results"], **(row or {}), "sha256": files.sha256(folder / WEIGHTS)}
         kept = {name: value for name, value in source.record.items() if name not in ("distillation", "conversion")}
         run.write_record(
             {
@@ -111,7 +114,7 @@ def _filler(
                     "tokenizer": tokenizer_kind(tokenizer),
                     "architecture": describe_architecture(model.config),
                 },
-                "results": results,
+                "results": {**results, "sha256": files.sha256(folder / WEIGHTS)},
                 **notes,
             }
         )

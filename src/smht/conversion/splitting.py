@@ -81,8 +81,7 @@ def split_run(request: SplitRequest, output: Path, console: Console) -> Splittin
     ]
     conversion = {"asked": asked, "stages": stages, "fixed": why_residual_is_fixed(target)}
     if request.is_cut_alone:
-        row = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": None, "learning_rate": 0.0, **stages[-1]["scores"]}
-        write_converted(source, output, student, {"conversion": conversion}, row)
+        write_converted(source, output, student, {"conversion": conversion}, stages[-1]["scores"])
     else:
         student_prepared = _prepare_training(request, source, prepared, student)
         _check_disk(request, student_prepared, source.model, output)
