@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.monkeypatch import MonkeyPatch
 
-from helpers.command_line import refuse, smht, succeed
+from helpers.command_line import FOUR_STEPS, TINY, refuse, smht, succeed
 from helpers.runs import edit_json, truncate
 from smht.conversion import source, splitting
+from smht.training import train as training
+from smht.training.calibration import Calibration
 from smht.training.interrupt import StopRequest
 from smht.training.run_folder import RunFolder
 
@@ -19,17 +22,19 @@ DENSE = ("--split", "none")
 @pytest.fixture(scope="module")
 def dense_run(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> Path:
     """A finished dense run of four steps; not to be changed."""
-    return tmp_path_factory.mktemp("dense") / "dense"
+    folder = tmp_path_factory.mktemp("dense")
+    (folder / "text.txt").write_bytes(text)
+    with MonkeyPatch.context() as patches:
+        patches.chdir(folder)
+        patches.setattr(training, "calibrate", lambda *arguments: Calibration(0.01, 0.01, 1_000_000))
+        succeed("train", "text.txt", *TINY, *FOUR_STEPS, *DENSE, "--output", "dense")
+    return folder / "dense"
 
 
 @pytest.fixture
-def dense(dense_run: Path, train, workplace: Path) -> Path:
-    """The same in the working directory, called `dense`."""
-    if not dense_run.exists():
-        train(*DENSE, "--output", "dense")
-        shutil.copytree("dense", dense_run)
-    else:
-        shutil.copytree(dense_run, "dense")
+def dense(dense_run: Path, workplace: Path) -> Path:
+    """A copy of it in the working directory, called `dense`."""
+    shutil.copytree(dense_run, workplace / "dense")
     return Path("dense")
 
 
@@ -136,15 +141,16 @@ def test_nothing_is_overwritten(dense: Path, copied_run: Path, command: tuple[st
     refuse(*command, "--output", "text.txt/new", says="text.txt is a file")
 
 
-def test_damaged_runs(dense: Path) -> None:
+def test_damaged_runs(dense: Path, train) -> None:
     shutil.copytree(dense, "spoilt")
     truncate(Path("spoilt/model.safetensors"), 0.5)
     refuse("split", "spoilt", "--output", "new", says="spoilt/model.safetensors is damaged")
     shutil.copytree(dense, "recordless")
     Path("recordless/run.json").unlink()
     refuse("split", "recordless", "--output", "new", says="recordless holds no run")
+    train(*DENSE, "--output", "own")
     Path("text.txt").write_text("another text\n" * 100)
-    refuse("split", "dense", "--output", "new", says="the text of dense has changed")
+    refuse("split", "own", "--tokens", "0", "--output", "new", says="the text of own has changed")
 
 
 @pytest.mark.parametrize("command", [("split", "dense"), ("dense", "copy")])

@@ -23,7 +23,7 @@ from smht.tasks.token_stream import TokenStream
 
 
 def examples(tokens: int = 129) -> WindowedText:
-    ids = np.random.default_rng(0).integers(3, 259, tokens).astype(np.uint16)
+    ids = np.random.default_rng(0).integers(0, 256, tokens).astype(np.uint16)
     return WindowedText(TokenStream(ids, tokens), TokenStream(ids, tokens), 16)
 
 
