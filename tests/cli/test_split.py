@@ -157,7 +157,7 @@ def test_damaged_runs(dense: Path, train) -> None:
 def test_no_room(dense: Path, copied_run: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     for module in (source, splitting):
         monkeypatch.setattr(module.files, "free_bytes", lambda path: 1000)
-    refuse(*command, "--output", "new", says=("new needs", "of disk", "1.00 kB are free"))
+    refuse(*command, "--output", "new", says=("new needs", "of disk", "1 kB are free"))
 
 
 def test_a_norm_a_head(train) -> None:

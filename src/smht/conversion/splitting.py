@@ -15,7 +15,7 @@ from smht.conversion.permutation import pose, why_residual_is_fixed
 from smht.conversion.request import SplitRequest
 from smht.conversion.source import Source, write_converted
 from smht.errors import UsageError
-from smht.models import SmhtPreTrainedModel
+from smht.models import SmhtConfig, SmhtPreTrainedModel
 from smht.training import files
 from smht.training import train as training
 from smht.training.announcement import disk_bytes
@@ -68,35 +68,37 @@ def split_run(request: SplitRequest, output: Path, console: Console) -> Splittin
     except UsageError as error:
         raise UsageError(f"{source.run.path}: {error}") from None
     prepared = source.prepare(source.model)
+    if not request.is_cut_alone:
+        _check_disk(request, replace(prepared, model=cut(source.model, target)), source.model, output)
     console.print(f"dealing {target.hidden_size} channels to {target.num_attention_heads} blocks", highlight=False)
-    problem = pose(source.model, target)
-    deal = find_deal(problem)
-    as_it_is, dealt = cut(source.model, target), permuted(source.model, deal)
+    student, stages = _convert(source.model, target, prepared)
+    notes = {"conversion": {"asked": asked, "stages": stages, "fixed": why_residual_is_fixed(target)}}
+    if request.is_cut_alone:
+        write_converted(source, output, student, notes, stages[-1]["scores"])
+        return _train_from_scratch(request, source, output, console)
+    to_train = _prepare_training(request, source, prepared, student)
+    teacher, budget = Distillation(source.model, request.recipe), _budget(request, to_train)
+    outcome = training.begin(to_train, _asked(request, source), budget, output, console, teacher, notes)
+    if outcome.status != "finished":
+        return Splitting(output, outcome.status, _report(output))
+    return _train_from_scratch(request, source, output, console)
+
+
+def _convert(
+    model: SmhtPreTrainedModel, target: SmhtConfig, prepared: Prepared
+) -> tuple[SmhtPreTrainedModel, list[dict[str, Any]]]:
+    """The split model with the weights that the best order found keeps, and what each stage on the way comes to."""
+    problem = pose(model, target)
+    deal, identity = find_deal(problem), Deal.identity(problem)
+    dealt = permuted(model, deal)
     student = cut(dealt, target)
     stages = [
-        _stage("dense", source.model, prepared),
+        _stage("dense", model, prepared),
         _stage("permuted", dealt, prepared),
-        _stage("cut, unpermuted", as_it_is, prepared, Deal.identity(problem).share(problem)),
+        _stage("cut, unpermuted", cut(model, target), prepared, identity.share(problem)),
         _stage("cut", student, prepared, deal.share(problem)),
     ]
-    conversion = {"asked": asked, "stages": stages, "fixed": why_residual_is_fixed(target)}
-    if request.is_cut_alone:
-        write_converted(source, output, student, {"conversion": conversion}, stages[-1]["scores"])
-    else:
-        student_prepared = _prepare_training(request, source, prepared, student)
-        _check_disk(request, student_prepared, source.model, output)
-        outcome = training.begin(
-            student_prepared,
-            _asked(request, source),
-            _budget(request, student_prepared),
-            output,
-            console,
-            Distillation(source.model, request.recipe),
-            {"conversion": conversion},
-        )
-        if outcome.status != "finished":
-            return Splitting(output, outcome.status, _report(output))
-    return _train_from_scratch(request, source, output, console)
+    return student, stages
 
 
 def _go_on(request: SplitRequest, source: Source, output: Path, console: Console) -> Splitting:
