@@ -61,7 +61,7 @@ def split(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Turn a dense run into a split one: deal its channels, cut, learn from it."""
+    """Turn a dense run into a split one that learns from it."""
     quieten_libraries()
     from smht.conversion.request import SplitRequest
     from smht.conversion.splitting import split_run
