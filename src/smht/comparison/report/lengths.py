@@ -67,7 +67,9 @@ def draw_lengths(
                     panel.plot([length, length], [interval.low, interval.high], color=styles[name].color, linewidth=1)
         if context is not None:
             panel.axvline(context, color=INK, linewidth=1, linestyle=":")
-        scale_x(panel, [float(length) for points in lines.values() for length, _ in points], is_log=True)
+        lengths = sorted({length for points in lines.values() for length, _ in points})
+        scale_x(panel, [float(length) for length in lengths], is_log=True)
+        panel.set_xticks(lengths, [str(length) for length in lengths])
         panel.set_xlabel("tokens a window (dotted: as trained)")
         panel.set_ylabel("validation loss, nats")
 
