@@ -86,6 +86,15 @@ def compare(
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"] | None, option("Training", "Where to train.", default="auto")
     ] = None,
+    parametrisation: Annotated[
+        Literal["standard", "mup"] | None,
+        option(
+            "Training",
+            "mup sets first weights and rates by fan-in, so that one learning rate serves every width and number of "
+            "heads (Maximal Update).",
+            default="standard",
+        ),
+    ] = None,
     seed: Annotated[int | None, option("Training", "The first of the seeds.", default="0")] = None,
     preset: Annotated[
         str | None,
@@ -107,6 +116,7 @@ def compare(
         "context": context,
         "batch_size": batch_size,
         "device": device,
+        "parametrisation": parametrisation,
         "seed": seed,
     }
     chosen = {"seeds": seeds, "rates": rates, "solve_depth": solve_depth or None}

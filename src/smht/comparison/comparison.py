@@ -60,7 +60,7 @@ def compare(request: CompareRequest, output: Path | None, console: Console, comm
     if output is not None:
         ComparisonFolder(output).refuse_if_taken()  # before the data, which take a while
     setting = prepare(request)
-    new = new_record(setting, _backend(setting.device), command)
+    new = _new_record(setting, command)
     folder = ComparisonFolder(output or default_folder(new))
     folder.refuse_if_taken()
     _read(folder, new)
@@ -84,6 +84,15 @@ def compare(request: CompareRequest, output: Path | None, console: Console, comm
                 record = {**record, "status": "interrupted"}
         folder.write_record(record)
         return Outcome(folder.path, record["status"], record, rounds.results)
+
+
+def _new_record(setting: Setting, command: Sequence[str]) -> dict[str, Any]:
+    """The record of a comparison that begins, with how its variants are parametrised."""
+    record = new_record(setting, _backend(setting.device), command)
+    rates = [setting.base_learning_rate(solved) for solved in setting.solved]
+    variants = [{**v, "base_learning_rate": rate} for v, rate in zip(record["variants"], rates, strict=True)]
+    asked = {**record["asked"], "parametrisation": setting.request.training.parametrisation}
+    return {**record, "asked": asked, "variants": variants}
 
 
 def _search(setting: Setting, record: dict[str, Any], rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:

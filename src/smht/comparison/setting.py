@@ -78,7 +78,11 @@ class Setting:
 
     def learning_rate(self, solved: Solved, factor: float) -> float:
         """A factor of a variant's default rate."""
-        return rate(base_learning_rate(solved.config), factor)
+        return rate(self.base_learning_rate(solved), factor)
+
+    def base_learning_rate(self, solved: Solved) -> float:
+        """A variant's default rate."""
+        return base_learning_rate(solved.config, self.request.training.parametrisation)
 
     def _trial(self, solved: Solved, purpose: Purpose, seed: int, learning_rate: float) -> Trial:
         share = SHARE if purpose == "search" else 1.0
@@ -88,6 +92,7 @@ class Setting:
             purpose=purpose,
             seed=seed,
             learning_rate=learning_rate,
+            parametrisation=self.request.training.parametrisation,
             steps=None if self.length.kind == "time" else self.steps(solved, share),
             seconds=self.length.amount * share if self.length.kind == "time" else None,
             evaluations=1 if purpose == "search" else POINTS,
