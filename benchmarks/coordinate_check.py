@@ -1,16 +1,17 @@
-"""Do activations stay as large as they are when a model grows wider, or has more heads? (`smht.training.parametrisation`)
+"""Do activations stay as large as they are when a model grows wider, or has more heads?
 
-Models of 64 to 1,024 channels and 1, 2, 4 and 8 heads take a few steps of AdamW on one batch of random tokens, all at the same
-learning rate. What counts is how much each layer's output has changed since before the first step, as the mean of |x| over its
-channels, and how that grows with the width: the slope of a line through the logarithms. With the Maximal Update parametrisation
-it is flat, so one rate serves all widths; under the standard one it grows (Yang et al. 2022, arXiv:2203.03466, section 5).
-With as many channels, it must not depend on the number of heads either (Qiu et al. 2024, arXiv:2406.06248, section 3).
+Models of 64 to 1,024 channels and 1, 2, 4 and 8 heads take a few steps of AdamW on one batch of random tokens, all at
+the same learning rate. What counts is how far each layer's output has moved since before the first step, as the mean
+of |change| over its channels, and how that grows with the width: the slope of a line through the logarithms. Under the
+Maximal Update parametrisation (`smht.training.parametrisation`) it is flat, so that one rate serves all widths; under
+the standard one it grows (Yang et al. 2022, arXiv:2203.03466, section 5). Nor must it depend on the number of heads at
+one width (Qiu et al. 2024, arXiv:2406.06248, section 3). A few channels a head are no infinite width, so that slopes
+are not zero.
 
     python benchmarks/coordinate_check.py [--figure coordinates.svg] [--dense] [--untied] [--every] [--json]
 """
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from smht.inspection.recording import recording
 from smht.models import SmhtConfig, SmhtForCausalLM
-from smht.training.parametrisation import MUP, PARAMETRISATIONS, STANDARD, initialise, parameter_groups
+from smht.training.parametrisation import MUP, PARAMETRISATIONS, initialise, parameter_groups
 
 WIDTHS = (64, 128, 256, 512, 1024)
 HEADS = (1, 2, 4, 8)
@@ -154,14 +155,21 @@ def draw(found: Found, path: Path) -> None:
 
     heads = list(dict.fromkeys(model.heads for model in found))
     figure, panels = plt.subplots(
-        len(PARAMETRISATIONS), len(heads), figsize=(3.2 * len(heads), 6), sharex=True, sharey="row", squeeze=False,
+        len(PARAMETRISATIONS),
+        len(heads),
+        figsize=(3.2 * len(heads), 6),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
         layout="constrained",
     )
     for row, name in zip(panels, PARAMETRISATIONS, strict=True):
         for panel, count in zip(row, heads, strict=True):
             line = [model for model in found if (model.parametrisation, model.heads) == (name, count)]
             for layer in LAYERS:
-                panel.plot([m.width for m in line], [found[m][layer] for m in line], marker="o", markersize=3, label=layer)
+                panel.plot(
+                    [m.width for m in line], [found[m][layer] for m in line], marker="o", markersize=3, label=layer
+                )
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.set_title(f"{name}, {count} {'head' if count == 1 else 'heads'}", fontsize="medium")
@@ -169,7 +177,9 @@ def draw(found: Found, path: Path) -> None:
         row[0].set_ylabel("mean |change|")
     for panel in panels[-1]:
         panel.set_xlabel("width")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LAYERS), fontsize="small")
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LAYERS), fontsize="small"
+    )
     figure.savefig(path)
 
 

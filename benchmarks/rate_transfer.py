@@ -1,11 +1,13 @@
 """Does a learning rate found on a narrow model serve wide ones, and other numbers of heads?
 
-Shuffled split models of 128, 256 and 512 channels with 2, 4 and 8 heads learn the characters of a text for a short while, each at
-rates a factor of 2 apart, under the Maximal Update parametrisation (`smht.training.parametrisation`). Its best rate should be the
-same for all of them, within one step of the grid. Beside it the same widths under the standard parametrisation, with 4 heads,
-whose best rate falls as the width grows. What taking over the narrowest models' best rate costs is given in nats, too.
+Shuffled split models of 128, 256 and 512 channels with 2, 4 and 8 heads learn the characters of a text for a short
+while, each at rates a factor of 2 apart, under the Maximal Update parametrisation (`smht.training.parametrisation`).
+The best rate should be the same for all of them, within one step of the grid. Beside it the same widths under the
+standard parametrisation, with 4 heads, whose best rate should fall as the width grows. What it costs to take over the
+best rate of the narrowest models is given in nats, too.
 
-    python benchmarks/rate_transfer.py TEXT [--figure rates.svg] [--widths 128 256 512] [--heads 2 4 8] [--quick] [--json]
+    python benchmarks/rate_transfer.py TEXT [--figure rates.svg] [--widths 128 256 512] [--heads 2 4 8]
+                                            [--steps 150] [--quick] [--json]
 
 All of it takes about a quarter of an hour on 2 cores, `--quick` a minute.
 """
@@ -72,7 +74,11 @@ def sweep(asked: Model, examples: WindowedText, vocabulary: int, steps: int) -> 
     losses = {}
     for rate in RATES:
         torch.manual_seed(0)
-        sizes: dict[str, Any] = {"hidden_size": asked.width, "num_attention_heads": asked.heads, "vocab_size": vocabulary}
+        sizes: dict[str, Any] = {
+            "hidden_size": asked.width,
+            "num_attention_heads": asked.heads,
+            "vocab_size": vocabulary,
+        }
         config = SmhtConfig(
             num_hidden_layers=BLOCKS,
             max_position_embeddings=CONTEXT,
@@ -145,7 +151,9 @@ def draw(found: Found, path: Path) -> None:
         for place, width in enumerate(widths):
             each = found[Model(name, width, heads)]
             finite = {rate: loss for rate, loss in each.losses.items() if math.isfinite(loss)}
-            panel.plot(list(finite), list(finite.values()), marker="o", markersize=3, color=f"C{place}", label=f"width {width}")
+            panel.plot(
+                list(finite), list(finite.values()), marker="o", markersize=3, color=f"C{place}", label=f"width {width}"
+            )
             panel.plot(each.best, each.losses[each.best], marker="*", markersize=12, color=f"C{place}")
         panel.set_xscale("log", base=2)
         panel.set_title(f"{name}, {heads} heads", fontsize="medium")

@@ -18,6 +18,7 @@ from smht.cli import (
     predict,
     presets,
     runs,
+    scaling,
     summary,
     trace,
     train,
@@ -40,6 +41,7 @@ app = typer.Typer(
 for module in (
     train,
     compare,
+    scaling,
     generate,
     predict,
     evaluate,

@@ -40,7 +40,7 @@ STANDARD, MUP = "standard", "mup"
 PARAMETRISATIONS = (STANDARD, MUP)
 BASE_WIDTH = 128
 """The fan-in at which `mup` takes the rate that is given."""
-MUP_LEARNING_RATE = 5e-3
+MUP_LEARNING_RATE = 3e-3
 """What did best with `mup`, whatever the width and the number of heads (docs/log.md)."""
 
 

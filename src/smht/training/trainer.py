@@ -139,9 +139,7 @@ class SmhtTrainer(Trainer):
         if self._parametrisation == STANDARD or self.optimizer is not None:
             return super().create_optimizer(model)
         arguments = self.args
-        groups = parameter_groups(
-            self._network, arguments.learning_rate, arguments.weight_decay, self._parametrisation
-        )
+        groups = parameter_groups(self._network, arguments.learning_rate, arguments.weight_decay, self._parametrisation)
         kind, options = self.get_optimizer_cls_and_kwargs(arguments, self._network)
         self.optimizer = kind(groups, **options)
         return self.optimizer
