@@ -31,8 +31,8 @@ from smht.tokenization import build_tokenizer
 from smht.training.parametrisation import MUP, STANDARD, initialise
 
 WIDTHS, HEADS, SHOWN_HEADS = (128, 256, 512), (2, 4, 8), 4
-RATES = tuple(2.0**power for power in range(-11, -5))
-"""Half a thousandth to 1.6 hundredths, a factor of 2 apart."""
+RATES = tuple(2.0**power for power in range(-10, -4))
+"""One thousandth to 3.1 hundredths, a factor of 2 apart."""
 STEPS, CONTEXT, BATCH_SIZE, BLOCKS, CHECKED_WINDOWS = 150, 64, 16, 2, 256
 QUICK = {"widths": (32, 64, 128), "heads": (2, 4), "steps": 60}
 WITHIN, PRICE = 1, 0.03

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from helpers.errors import refused
 from smht import SmhtConfig, SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtForSequenceClassification
-from smht.layers import SplitLinear
 from smht.models import SmhtPreTrainedModel
 from smht.tasks.language_modelling import LanguageModelling
 from smht.training.parametrisation import (
+    BASE_HEADS,
     BASE_WIDTH,
     MUP,
     STANDARD,
@@ -47,23 +47,23 @@ def rates(model: nn.Module) -> dict[nn.Parameter, float]:
 def test_a_projection_learns_by_the_inputs_that_an_output_sums() -> None:
     model = make(split=("qkv", "feed_forward"), intermediate_size=192, projection_bias=True)
     found, block = rates(model), model.model.layers[0]
-    inputs = {
-        block.self_attn.q_proj: 64 / 4,
-        block.self_attn.k_proj: 64 / 4,
-        block.self_attn.v_proj: 64 / 4,
-        block.self_attn.o_proj: 64,
-        block.mlp.up_proj: 64 / 4,
-        block.mlp.down_proj: 192 / 4,
-        model.lm_head: 64,
+    expected = {
+        block.self_attn.q_proj: 32 / (64 / 4),
+        block.self_attn.k_proj: 32 / (64 / 4),
+        block.self_attn.v_proj: 32 / (64 / 4),
+        block.self_attn.o_proj: 32 / 64,
+        block.mlp.up_proj: 32 / (64 / 4),
+        block.mlp.down_proj: 128 / (192 / 4),
+        model.lm_head: 128 / 64,
     }
-    for projection, count in inputs.items():
-        assert found[projection.weight] == BASE_WIDTH / count
-    others = [weight for weight in found if all(weight is not each.weight for each in inputs)]
+    for projection, rate in expected.items():
+        assert found[projection.weight] == rate
+    others = [weight for weight in found if all(weight is not each.weight for each in expected)]
     assert others and all(found[weight] == 1 for weight in others)
 
 
-def test_at_the_base_width_a_dense_model_is_the_standard_one() -> None:
-    sizes = {"hidden_size": BASE_WIDTH, "intermediate_size": BASE_WIDTH, "split": ()}
+def test_the_base_model_is_the_standard_one() -> None:
+    sizes = {"hidden_size": BASE_WIDTH, "num_attention_heads": BASE_HEADS}
     for is_tied in (False, True):
         standard, mup = (make(parametrisation=name, tie_word_embeddings=is_tied, **sizes) for name in (STANDARD, MUP))
         assert all(torch.equal(a, b) for a, b in zip(standard.parameters(), mup.parameters(), strict=True))
@@ -185,9 +185,7 @@ def test_every_weight_is_in_one_group(
             assert len(decays) == 1
             assert group["lr"] * group["weight_decay"] == pytest.approx(RATE * DECAY if decays.pop() else 0.0)
         assert groups[0]["lr"] == RATE
-    for module in model.modules():
-        if isinstance(module, SplitLinear):
-            assert scales(model)[module.weight] == Scale(1.0, BASE_WIDTH / module.fan_in)
+    assert all(scale.initial > 0 and scale.rate > 0 for scale in scales(model).values())
 
 
 def test_the_standard_one_changes_nothing() -> None:

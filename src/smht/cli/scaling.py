@@ -159,7 +159,7 @@ def _run(
         console = result_console()
         console.print(_table(found))
         for line in tell_crossings(found):
-            console.print(f"\n{line.text}", markup=False, highlight=False)
+            console.print(f"\n{line.text}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"\nreport: {climbed.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     if climbed.status == "interrupted":
         progress_console().print(

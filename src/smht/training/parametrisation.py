@@ -6,7 +6,9 @@ a narrow one serves wide ones (Yang et al. 2022, "Tensor Programs V", arXiv:2203
 many inputs an output sums over: for a block-diagonal matrix those of a block (Qiu et al. 2024, "Compute Better
 Spent", arXiv:2406.06248, section 3), so that a rate serves other numbers of heads, too.
 
-With `r = BASE_WIDTH / fan_in` for projections and `r = BASE_WIDTH / D` otherwise:
+All is relative to a split model of width `BASE_WIDTH` with `BASE_HEADS` heads and a feed-forward four times as wide: it
+begins and learns as under `standard`. `r` is that model's fan-in over the fan-in, and its width over `D` for what is no
+projection of a block.
 
 | weights | standard deviation | rate of Adam |
 |---|---|---|
@@ -16,10 +18,9 @@ With `r = BASE_WIDTH / fan_in` for projections and `r = BASE_WIDTH / D` otherwis
 | a head that is the token embedding | as embeddings; the norm before it begins at r instead of 1 | r for that norm |
 | norms and biases | as `standard` | 1 |
 
-A model of width `BASE_WIDTH` with one head begins as under `standard`. A tied head would need its logits multiplied by
-r; the gain and bias of the norm before it do that, and Adam's steps of them times r are those of a multiplier. So the
-model computes what it always does, and whoever loads it need not know how it was trained. Where token embeddings are
-multiplied by √D (sinusoidal positions), theirs and their norm's figures allow for it.
+A tied head would need its logits multiplied by r; the gain and bias of the norm before it do that, and Adam's steps of
+them times r are those of a multiplier. So the model computes what it always does, and whoever loads it need not know how
+it was trained. Where token embeddings are multiplied by √D (sinusoidal positions), the factors allow for it.
 
 Weight decay is AdamW's, a rate times a decay; the decay is divided by r, so that a step takes the same part of each
 weight.
@@ -32,15 +33,17 @@ import torch
 from torch import nn
 
 from smht.errors import UsageError
-from smht.layers import SplitLinear, fan_in_of
+from smht.layers import FeedForward, SplitLinear, fan_in_of
 from smht.models import SmhtConfig, SmhtPreTrainedModel
 from smht.tasks.task import Task
 
 STANDARD, MUP = "standard", "mup"
 PARAMETRISATIONS = (STANDARD, MUP)
-BASE_WIDTH = 128
-"""The fan-in at which `mup` takes the rate that is given."""
-MUP_LEARNING_RATE = 3e-3
+BASE_WIDTH, BASE_HEADS = 128, 4
+"""The model for which `mup` is `standard`, and takes the rate that is given for all weights."""
+_BASE_FAN_IN = BASE_WIDTH // BASE_HEADS
+_BASE_FEED_FORWARD = 4 * _BASE_FAN_IN
+MUP_LEARNING_RATE = 8e-3
 """What did best with `mup`, whatever the width and the number of heads (docs/log.md)."""
 
 
@@ -80,10 +83,12 @@ def scales(model: SmhtPreTrainedModel) -> dict[nn.Parameter, Scale]:
     ratio = BASE_WIDTH / model.config.hidden_size
     tokens: Any = model.get_input_embeddings()
     readout, stack = model.readout, model.base_model
+    readers_of_hidden = {module.down_proj for module in model.modules() if isinstance(module, FeedForward)}
     found: dict[nn.Parameter, Scale] = {}
     for module in model.modules():
         if isinstance(module, SplitLinear | nn.Linear):
-            found[module.weight] = Scale(rate=BASE_WIDTH / fan_in_of(module))
+            base = _BASE_FEED_FORWARD if module in readers_of_hidden else _BASE_FAN_IN
+            found[module.weight] = Scale(rate=base / fan_in_of(module))
         elif isinstance(module, nn.Embedding):
             found[module.weight] = Scale(initial=ratio**-0.5)
     # What the blocks read is the embedding times its multiplier, here as a part of the base model's.

@@ -22,6 +22,7 @@ from smht.comparison.report.ladder import Axis, Ladder, Laws, Rung, name_size
 from smht.comparison.report.ladder_figures import REACH, draw_laws
 from smht.comparison.report.notes import name_limit
 from smht.comparison.report.numbers import NOTHING, write_count, write_interval, write_number, write_short
+from smht.comparison.report.sections import settings_table
 from smht.comparison.report.tables import data_table, failure_table
 from smht.comparison.scaling_law import LEAST_SIZES, Crossing, Estimate
 from smht.comparison.statistics import LEVEL
@@ -85,21 +86,22 @@ def tell_crossings(ladder: Ladder) -> tuple[Cell, ...]:
 
 
 def _tell_crossing(crossing: Crossing, axis: Axis, has_interval: bool) -> Cell:
-    worse, better, smallest = crossing.worse, crossing.better, write_short(crossing.smallest)
-    largest = write_short(crossing.largest)
-    sentence = f"At {smallest} {axis.label} the law of {better} lies below that of {worse}"
-    if crossing.size is None:
-        sentence += f", and stays there up to {largest}"
-    else:
-        sentence += f", and from {write_short(crossing.size)} on it no longer does"
+    smallest, largest = write_short(crossing.smallest), write_short(crossing.largest)
+    end = f"stays there up to {largest}"
+    if crossing.size is not None:
+        end = f"from {write_short(crossing.size)} on it no longer does"
+    fits = f"{smallest} {axis.label} the law of {crossing.better} lies below that of {crossing.worse}, and {end}"
     if not has_interval:
-        return Cell(f"{sentence} (one seed: no interval).")
-    share = f"{crossing.share:.0%} of the bootstrap's samples cross between {smallest} and {largest}"
+        return Cell(f"At {fits} (one seed: no interval).")
+    basis = f"{crossing.share:.0%} of the bootstrap's samples cross between {smallest} and {largest}"
     if crossing.size is None:
-        return Cell(f"{sentence}; {share}.", crossing.share < 1 - LEVEL)
-    ends = f"{_end(crossing.low, crossing)} to {_end(crossing.high, crossing)}"
-    is_told = crossing.low > 0 and crossing.high < math.inf
-    return Cell(f"{sentence} ({LEVEL:.0%} interval of that size: {ends}; {share}).", is_told)
+        is_told = crossing.share < 1 - LEVEL
+    else:
+        is_told = crossing.low > 0 and crossing.high < math.inf
+        ends = f"{_end(crossing.low, crossing)} to {_end(crossing.high, crossing)}"
+        basis += f"; {LEVEL:.0%} interval of the crossing: {ends}"
+    doubt = "Whether and where the laws cross cannot be told. By the best fits, at"
+    return Cell(f"{'At' if is_told else doubt} {fits} ({basis}).", is_told)
 
 
 def _end(size: float, crossing: Crossing) -> str:
@@ -196,10 +198,8 @@ def _foretold_table(ladder: Ladder, laws: Laws) -> Table:
 
 
 def _estimate(ladder: Ladder, estimate: Estimate) -> str:
-    value = write_number(estimate.value)
-    if not ladder.has_intervals:
-        return value
-    return f"{value} [{write_number(estimate.low)}, {write_number(estimate.high)}]"
+    value, low, high = (write_number(round(number, 4)) for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]" if ladder.has_intervals else value
 
 
 def _size_table(ladder: Ladder) -> Table:
@@ -248,8 +248,7 @@ def _repeat(ladder: Ladder) -> list[Block]:
     blocks: list[Block] = [Code(shlex.join(ladder.command))] if ladder.command else []
     if ladder.rungs:
         record = ladder.rungs[0].summary.record
-        rows = [*record.versions.items(), *((name, str(value)) for name, value in record.settings.items())]
-        blocks.append(
-            Table("Versions, and settings of the smallest size", ("name", "value"), rows, text_columns=frozenset({1}))
-        )
+        versions = list(record.versions.items())
+        blocks.append(Table("Software", ("name", "version"), versions, text_columns=frozenset({1})))
+        blocks.append(settings_table(record, "Settings of the smallest size"))
     return blocks
