@@ -69,6 +69,7 @@ def test_the_largest_seed_is_the_largest_that_can_be_set() -> None:
     [
         ({"texts": ("a.txt",), "dataset": "d"}, ("texts", "--dataset")),
         ({"dtype": "float16"}, ("dtype = 'float16'", "float32, bfloat16")),
+        ({"parametrisation": "mu"}, ("parametrisation = 'mu'", "did you mean mup?")),
     ],
 )
 def test_other_refusals(values: dict[str, Any], needles: tuple[str, ...]) -> None:

@@ -19,8 +19,8 @@ projection of a block.
 | norms and biases | as `standard` | 1 |
 
 A tied head would need its logits multiplied by r; the gain and bias of the norm before it do that, and Adam's steps of
-them times r are those of a multiplier. So the model computes what it always does, and whoever loads it need not know how
-it was trained. Where token embeddings are multiplied by √D (sinusoidal positions), the factors allow for it.
+them times r are those of a multiplier. So the model computes what it always does, and whoever loads it need not know
+how it was trained. Where token embeddings are multiplied by √D (sinusoidal positions), the factors allow for it.
 
 Weight decay is AdamW's, a rate times a decay; the decay is divided by r, so that a step takes the same part of each
 weight.
