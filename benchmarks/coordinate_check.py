@@ -31,7 +31,7 @@ WIDTHS = (64, 128, 256, 512, 1024)
 HEADS = (1, 2, 4, 8)
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head")
 """Ends of the names of the modules that are looked at."""
-FLAT, GROWING = 0.25, 0.5
+FLAT, GROWING = 0.3, 0.5
 _SHAPE, _VOCABULARY, _BLOCKS = (4, 32), 64, 2
 
 

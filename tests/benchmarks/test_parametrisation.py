@@ -12,6 +12,9 @@ from helpers.benchmarks import benchmark
 from smht.training import parametrisation
 from smht.training.parametrisation import MUP, STANDARD
 
+FLAT = 0.4
+"""The steepest slope of what is flat, between the two widths that these tests have time for."""
+
 
 @pytest.fixture
 def coordinate_check() -> Iterator[ModuleType]:
@@ -38,8 +41,8 @@ def test_activations_move_alike_at_every_width_and_number_of_heads(
 ) -> None:
     slopes, found = check(coordinate_check, **options)
     assert slopes[f"{STANDARD}: steepest slope against width"] > coordinate_check.GROWING
-    assert slopes[f"{MUP}: steepest slope against width"] < 0.35
-    assert slopes.get(f"{MUP}: steepest slope against heads", 0.0) < 0.35
+    assert slopes[f"{MUP}: steepest slope against width"] < FLAT
+    assert slopes.get(f"{MUP}: steepest slope against heads", 0.0) < FLAT
     assert all(change > 0 for changes in found.values() for change in changes.values())
 
 
@@ -48,7 +51,7 @@ def test_the_check_fails_where_blocks_are_taken_for_whole_matrices(
 ) -> None:
     monkeypatch.setattr(parametrisation, "fan_in_of", lambda projection: projection.in_features)
     slopes, _ = check(coordinate_check)
-    assert slopes[f"{MUP}: steepest slope against heads"] > 0.35
+    assert slopes[f"{MUP}: steepest slope against heads"] > FLAT
 
 
 def test_the_check_fails_where_a_tied_head_has_no_multiplier(
@@ -62,7 +65,7 @@ def test_the_check_fails_where_a_tied_head_has_no_multiplier(
 
     monkeypatch.setattr(parametrisation, "scales", without)
     slopes, _ = check(coordinate_check, heads=(1,))
-    assert slopes[f"{MUP}: steepest slope against width"] > 0.35
+    assert slopes[f"{MUP}: steepest slope against width"] > FLAT
 
 
 def test_slopes(coordinate_check: ModuleType) -> None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smht.errors import UsageError
 from smht.layers import FeedForward, SplitLinear, fan_in_of
@@ -78,13 +78,14 @@ def default_learning_rate(task: Task, config: SmhtConfig, parametrisation: str) 
     return MUP_LEARNING_RATE if parametrisation == MUP else task.default_learning_rate(config)
 
 
-def scales(model: SmhtPreTrainedModel) -> dict[nn.Parameter, Scale]:
+def scales(model: SmhtPreTrainedModel) -> dict[Tensor, Scale]:
     """What `mup` makes of each weight of a model with a head; weights that are not among them stay as they are."""
     ratio = BASE_WIDTH / model.config.hidden_size
     tokens: Any = model.get_input_embeddings()
-    readout, stack = model.readout, model.base_model
+    stack: Any = model.base_model
+    readout = model.readout
     readers_of_hidden = {module.down_proj for module in model.modules() if isinstance(module, FeedForward)}
-    found: dict[nn.Parameter, Scale] = {}
+    found: dict[Tensor, Scale] = {}
     for module in model.modules():
         if isinstance(module, SplitLinear | nn.Linear):
             base = _BASE_FEED_FORWARD if module in readers_of_hidden else _BASE_FAN_IN
@@ -129,7 +130,7 @@ def parameter_groups(
     Raises:
         UsageError: `mup` for another model.
     """
-    found: dict[nn.Parameter, Scale] = {}
+    found: dict[Tensor, Scale] = {}
     if parametrisation == MUP:
         if not isinstance(model, SmhtPreTrainedModel):
             raise UsageError(f"parametrisation = 'mup' is for models of smht, not for {type(model).__name__}")
