@@ -31,7 +31,8 @@ WIDTHS = (64, 128, 256, 512, 1024)
 HEADS = (1, 2, 4, 8)
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head")
 """Ends of the names of the modules that are looked at."""
-FLAT, GROWING = 0.3, 0.5
+RISE, FALL, GROWING = 0.2, -0.3, 0.5
+"""What counts as flat, and what as growing. Logits fall a little: what they begin with goes as 1/√D."""
 _SHAPE, _VOCABULARY, _BLOCKS = (4, 32), 64, 2
 
 
@@ -133,20 +134,23 @@ def figures_of(found: Found, every: bool) -> list[Figure]:
     """The steepest slopes, with goals; every slope if asked for."""
     figures = []
     for name in PARAMETRISATIONS:
-        widths, heads = width_slopes(found, name), heads_slopes(found, name)
-        goal = f"<= {FLAT}" if name == MUP else f">= {GROWING}"
-        figures.append(Figure(f"{name}: steepest slope against width", _steepest(widths), "", goal))
-        if heads:
-            goal = f"<= {FLAT}" if name == MUP else None
-            figures.append(Figure(f"{name}: steepest slope against heads", _steepest(heads), "", goal))
-        if every:
-            figures += [Figure(f"{name}: {layer}, H={h}, against width", s) for (h, layer), s in widths.items()]
-            figures += [Figure(f"{name}: {layer}, D={d}, against heads", s) for (d, layer), s in heads.items()]
+        is_mup = name == MUP
+        for what, slopes in (("width", width_slopes(found, name)), ("heads", heads_slopes(found, name))):
+            if not slopes:
+                continue
+            grows = f">= {GROWING}" if what == "width" else None
+            figures += [
+                Figure(
+                    f"{name}: steepest rise with {what}", max(slopes.values()), "", f"<= {RISE}" if is_mup else grows
+                ),
+                Figure(
+                    f"{name}: steepest fall with {what}", min(slopes.values()), "", f">= {FALL}" if is_mup else None
+                ),
+            ]
+            letter = {"width": "H", "heads": "D"}[what]
+            for (size, layer), value in slopes.items() if every else ():
+                figures.append(Figure(f"{name}: {layer}, {letter}={size}, with {what}", value))
     return figures
-
-
-def _steepest(slopes: dict[tuple[int, str], float]) -> float:
-    return max(map(abs, slopes.values()))
 
 
 def draw(found: Found, path: Path) -> None:

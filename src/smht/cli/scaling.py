@@ -85,7 +85,7 @@ def scaling(
     json: options.Json = False,
     architecture: dict[str, Any],
 ) -> None:
-    """Fit laws of loss over size to split and dense models, and find where they cross."""
+    """Fit laws of loss over size, and find where they cross."""
     training = options.given(
         texts=texts,
         dataset=dataset,
