@@ -22,6 +22,7 @@ def test_defaults_ask_for_nothing() -> None:
         "seed",
         "budget",
         "keep_checkpoints",
+        "parametrisation",
     }
 
 
