@@ -188,5 +188,5 @@ def _table(found: "Ladder") -> "Table":
 
 
 def _cell(estimate: "Estimate", has_interval: bool) -> str:
-    interval = f" [{estimate.low:.3f}, {estimate.high:.3f}]" if has_interval else ""
+    interval = f"\n[{estimate.low:.3f}, {estimate.high:.3f}]" if has_interval else ""
     return f"{estimate.value:.3f}{interval}"
