@@ -14,6 +14,7 @@ from smht import SmhtConfig, __version__
 from smht.cli.architecture import FLAGS
 from smht.cli.compare import compare
 from smht.cli.main import app
+from smht.cli.scaling import scaling
 from smht.cli.train import train
 from smht.comparison.budget import LENGTHS, SIZES
 from smht.comparison.variants import BASES, SETS, WORDS
@@ -21,6 +22,7 @@ from smht.errors import UsageError
 from smht.models.configuration import _CHOICES
 from smht.tasks import TASKS
 from smht.tokenization import TOKENIZERS
+from smht.training.parametrisation import PARAMETRISATIONS
 from smht.training.request import DTYPES
 
 GROUP: Any = typer.main.get_command(app)
@@ -59,6 +61,7 @@ def test_every_command_is_there() -> None:
         "predict",
         "presets",
         "runs",
+        "scaling",
         "split",
         "summary",
         "trace",
@@ -134,7 +137,7 @@ def test_every_field_of_ours_has_a_flag() -> None:
     inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     fields = {field.name for field in dataclasses.fields(SmhtConfig)} - inherited
     assert fields | FIELDS_WITHOUT_FLAG == set(FLAGS) | FIELDS_WITHOUT_FLAG
-    for command in ("train", "compare", "summary"):
+    for command in ("train", "compare", "scaling", "summary"):
         assert set(FLAGS) <= {parameter.name for parameter in GROUP.commands[command].params}
 
 
@@ -147,12 +150,14 @@ def test_flags_offer_what_the_library_knows() -> None:
     assert set(choices["tokenizer"]) == set(TOKENIZERS)
     assert set(choices["dtype"]) == set(DTYPES)
     assert set(choices["task"]) == set(TASKS)
-    hints = get_type_hints(compare)
-    for name in ("tokenizer", "errors", "device"):
-        assert get_args(get_args(hints[name])[0]) == choices[name]
-    text = " ".join(succeed("compare", "--help").out.split()).replace("- ", "-")
-    for word in (*BASES, *WORDS, *SETS, *SIZES, *LENGTHS):
-        assert word in text
+    assert set(choices["parametrisation"]) == set(PARAMETRISATIONS)
+    for command in (compare, scaling):
+        hints = get_type_hints(command)
+        for name in ("tokenizer", "errors", "device", "parametrisation"):
+            assert get_args(get_args(hints[name])[0]) == choices[name]
+        text = " ".join(succeed(command.__name__, "--help").out.split()).replace("- ", "-")
+        for word in (*BASES, *WORDS, *SETS, *SIZES, *LENGTHS):
+            assert word in text
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from smht.comparison.search import grid
 from smht.comparison.trial import TrialRun
 from smht.errors import SmhtError
 from smht.training import files
+from smht.training.parametrisation import MUP_LEARNING_RATE
 
 pytestmark = pytest.mark.usefixtures("fixed_costs")
 
@@ -385,3 +386,12 @@ def test_another_request_in_the_same_folder(text: Path, reference: Outcome, chan
     with refused("reference", says):
         run(make_request(text, **changes), reference.folder)
     assert {path.name: path.read_bytes() for path in reference.folder.iterdir()} == before
+
+
+def test_another_parametrisation_is_another_comparison(text: Path, reference: Outcome, tmp_path: Path) -> None:
+    with refused("was begun with parametrisation = standard, not mup"):
+        run(make_request(text, parametrisation="mup"), reference.folder)
+    other = run(make_request(text, parametrisation="mup", rates=1, seeds=1), tmp_path / "mup")
+    assert other.record["asked"]["parametrisation"] == "mup"
+    assert {variant["learning_rate"] for variant in other.record["variants"]} == {MUP_LEARNING_RATE}
+    assert not by_key(other).keys() & by_key(reference).keys()

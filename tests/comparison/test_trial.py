@@ -168,6 +168,7 @@ def test_all_that_determines_a_trial_is_in_its_key(conditions: Conditions, trial
         "purpose": "search",
         "seed": 4,
         "learning_rate": 0.02,
+        "parametrisation": "mup",
         "steps": 21,
         "seconds": 1.0,
         "evaluations": 9,

@@ -22,6 +22,7 @@ def test_defaults_ask_for_nothing() -> None:
         "seed",
         "budget",
         "keep_checkpoints",
+        "parametrisation",
     }
 
 
@@ -69,6 +70,7 @@ def test_the_largest_seed_is_the_largest_that_can_be_set() -> None:
     [
         ({"texts": ("a.txt",), "dataset": "d"}, ("texts", "--dataset")),
         ({"dtype": "float16"}, ("dtype = 'float16'", "float32, bfloat16")),
+        ({"parametrisation": "mu"}, ("parametrisation = 'mu'", "did you mean mup?")),
     ],
 )
 def test_other_refusals(values: dict[str, Any], needles: tuple[str, ...]) -> None:

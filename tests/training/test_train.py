@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from smht.training import train as training
 from smht.training.budget import Budget
 from smht.training.calibration import Calibration, calibrate
 from smht.training.checkpoint import checkpoint_path, list_checkpoints
+from smht.training.parametrisation import MUP_LEARNING_RATE, parameter_groups
 from smht.training.run_folder import RunFolder
 from smht.training.trainer import SmhtTrainer
 
@@ -322,3 +324,30 @@ def test_training_works_outside_the_main_thread(request_for, quiet, tmp_path):
     worker.start()
     worker.join()
     assert outcomes[0].status == "finished"
+
+
+def test_mup_trains_by_fan_in_and_resumes_exactly(request_for, quiet, tmp_path, stop_after):
+    request = request_for(parametrisation="mup")
+    whole = training.start(request, tmp_path / "whole", quiet)
+    assert whole.record["settings"]["parametrisation"] == "mup"
+    assert whole.record["settings"]["learning_rate"] == MUP_LEARNING_RATE
+    assert whole.run.read_metrics()[0]["learning_rate"] <= MUP_LEARNING_RATE
+    model = whole.run.load_model()
+    rates = {group["lr"] for group in parameter_groups(model, 1.0, 0.1, "mup")}
+    saved = state(whole.run.path, 12)
+    assert rates == {1.0, 8.0}  # of embeddings and norms; of blocks with 4 inputs, and the norm before the tied head
+    assert sorted({rate / saved["rates"][0] for rate in saved["rates"]}) == pytest.approx(sorted(rates))
+
+    stop_after(6)
+    training.start(request, tmp_path / "stopped", quiet)
+    training.resume(tmp_path / "stopped", Budget(), {}, quiet)
+    assert_same_state(state(tmp_path / "stopped", 12), saved)
+
+
+def test_fine_tuning_with_mup_leaves_the_first_weights_alone(request_for, quiet, tmp_path, monkeypatch):
+    training.start(request_for(4), tmp_path / "first", quiet)
+    request = request_for(4, from_run=str(tmp_path / "first"), architecture={}, context=None, parametrisation="mup")
+    request = replace(request, tokenizer=None)
+    second = training.start(request, tmp_path / "second", quiet)
+    first = load_file(tmp_path / "first/model.safetensors")
+    assert_same(weights(second.run.path, 0), first)

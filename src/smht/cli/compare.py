@@ -2,10 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from smht.cli import comparison_options as options
 from smht.cli.architecture import with_architecture
 from smht.cli.output import new_table, print_json, progress_console, quieten_libraries, result_console
 from smht.cli.sections import SectionedCommand, option
@@ -22,25 +23,9 @@ def register(app: typer.Typer) -> None:
 @with_architecture
 def compare(
     call: typer.Context,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Files, folders, globs or - for standard input; none for the Python standard library's source.",
-            show_default=False,
-        ),
-    ] = None,
+    texts: options.Texts = None,
     *,
-    variants: Annotated[
-        list[str] | None,
-        option(
-            "Comparison",
-            "Names separated by commas, each of words joined by +: split or dense, then any of shuffle, head-norm, "
-            "dense-output, dense-qkv, dense-feed-forward, a position encoding (learned, sinusoidal, relative, rotary, "
-            "no-positions), H=8 (heads). `ladder` and `positions` are several.",
-            default="split,split+shuffle,dense",
-            metavar="NAMES",
-        ),
-    ] = None,
+    variants: options.Variants = None,
     budget: Annotated[
         list[str] | None,
         option(
@@ -49,9 +34,7 @@ def compare(
             "time=2m or training-multiplications=3e12; one of either kind, one at least.",
         ),
     ] = None,
-    seeds: Annotated[
-        int | None, option("Comparison", "How often to train each, with other seeds.", default="3")
-    ] = None,
+    seeds: options.Seeds = None,
     rates: Annotated[
         int | None,
         option("Comparison", "Learning rates to try for each, on a fifth of the length; 1 for no search.", default="5"),
@@ -64,70 +47,43 @@ def compare(
             default="0.5,1,2,4 where positions differ",
         ),
     ] = None,
-    solve_depth: Annotated[
-        bool, option("Comparison", "Find the number of blocks too, from 2 to 16.", "--solve-depth")
-    ] = False,
+    solve_depth: options.SolveDepth = False,
     output: Annotated[
         Path | None, option("Comparison", "The folder; the same command goes on there.", default="comparisons/NAME")
     ] = None,
-    dataset: Annotated[
-        str | None,
-        option("Text", "A Hugging Face dataset instead of texts; options follow: NAME?config=C&split=S&column=C."),
-    ] = None,
-    validation: Annotated[
-        list[str] | None,
-        option("Text", "Text to evaluate on, instead of holding out a part; may be repeated.", metavar="TEXT"),
-    ] = None,
-    validation_fraction: Annotated[
-        float | None, option("Text", "Part of the text to hold out.", default="0.1, at most 128 KiB")
-    ] = None,
-    errors: Annotated[
-        Literal["strict", "replace"] | None,
-        option("Text", "Refuse bytes that are not UTF-8, or put U+FFFD in their place.", default="strict"),
-    ] = None,
-    tokenizer: Annotated[
-        Literal["byte", "bpe", "char"] | None, option("Text", "What a token is.", default="bpe")
-    ] = None,
-    vocab_size: Annotated[int | None, option("Text", "Tokens of the bpe tokenizer.", default="2048")] = None,
-    context: Annotated[int | None, option("Training", "Tokens in a window.", default="the preset's")] = None,
-    batch_size: Annotated[int | None, option("Training", "Windows a step.", default="about 2,048 tokens")] = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"] | None, option("Training", "Where to train.", default="auto")
-    ] = None,
-    seed: Annotated[int | None, option("Training", "The first of the seeds.", default="0")] = None,
-    preset: Annotated[
-        str | None,
-        option("Architecture", "What the variants change; `smht presets` lists them.", default="smht-small"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    dataset: options.Dataset = None,
+    validation: options.Validation = None,
+    validation_fraction: options.ValidationFraction = None,
+    errors: options.Errors = None,
+    tokenizer: options.Tokenizer = None,
+    vocab_size: options.VocabSize = None,
+    context: options.Context = None,
+    batch_size: options.BatchSize = None,
+    device: options.Device = None,
+    parametrisation: options.Parametrisation = None,
+    seed: options.Seed = None,
+    preset: options.Preset = None,
+    json: options.Json = False,
     architecture: dict[str, Any],
 ) -> None:
     """Compare split and dense models at equal budgets."""
-    training = {
-        "texts": tuple(texts) if texts else None,
-        "dataset": dataset,
-        "validation_texts": tuple(validation) if validation else None,
-        "validation_fraction": validation_fraction,
-        "errors": errors,
-        "tokenizer": tokenizer,
-        "vocab_size": vocab_size,
-        "preset": preset,
-        "context": context,
-        "batch_size": batch_size,
-        "device": device,
-        "seed": seed,
-    }
-    chosen = {"seeds": seeds, "rates": rates, "solve_depth": solve_depth or None, "lengths": lengths}
-    _run(
-        {name: value for name, value in training.items() if value is not None},
-        architecture,
-        {name: value for name, value in chosen.items() if value is not None},
-        variants or ["split,split+shuffle,dense"],
-        budget or [],
-        output,
-        json,
-        call.obj,
+    training = options.given(
+        texts=texts,
+        dataset=dataset,
+        validation_texts=validation,
+        validation_fraction=validation_fraction,
+        errors=errors,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        preset=preset,
+        context=context,
+        batch_size=batch_size,
+        device=device,
+        parametrisation=parametrisation,
+        seed=seed,
     )
+    chosen = options.given(seeds=seeds, rates=rates, solve_depth=solve_depth or None, lengths=lengths)
+    _run(training, architecture, chosen, variants or [options.DEFAULT_VARIANTS], budget or [], output, json, call.obj)
 
 
 def _run(

@@ -19,6 +19,7 @@ from smht.cli import (
     predict,
     presets,
     runs,
+    scaling,
     split,
     summary,
     trace,
@@ -42,6 +43,7 @@ app = typer.Typer(
 for module in (
     train,
     compare,
+    scaling,
     split,
     dense,
     generate,

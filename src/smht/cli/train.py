@@ -74,6 +74,15 @@ def train(
         int | None, option("Training", "Windows, pairs or texts a step.", default="the task's")
     ] = None,
     learning_rate: Annotated[float | None, option("Training", "Its peak.", default="the task's")] = None,
+    parametrisation: Annotated[
+        Literal["standard", "mup"] | None,
+        option(
+            "Training",
+            "mup sets first weights and rates by fan-in, so that one learning rate serves every width and number of "
+            "heads (Maximal Update).",
+            default="standard",
+        ),
+    ] = None,
     warmup: Annotated[
         int | None,
         option("Training", "Steps of rising learning rate.", default="100, at most a tenth of the run"),
@@ -112,6 +121,7 @@ def train(
         "context": context,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
+        "parametrisation": parametrisation,
         "warmup": warmup,
         "weight_decay": weight_decay,
         "dtype": dtype,

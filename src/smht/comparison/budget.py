@@ -1,5 +1,6 @@
 """What is equal between the models compared: one budget for their size, one for the length of their training."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,50 @@ def parse_budgets(texts: Sequence[str]) -> Budget:
             raise UsageError(f"{these[0].kind} and {these[1].kind} are both budgets for the {name}: give one")
         found.append(these[0] if these else None)
     return Budget(*found)
+
+
+def parse_length(texts: Sequence[str]) -> Budget:
+    """The budget for length alone, if one is given, in texts as for `parse_budgets`.
+
+    Raises:
+        UsageError: what `parse_budgets` refuses, or a budget for size.
+    """
+    if not texts:
+        return Budget(None, None)
+    found = parse_budgets(texts)
+    if found.size is not None:
+        raise UsageError(f"--sizes say how large models are: leave the budget {found.size.kind} out")
+    return found
+
+
+def parse_sizes(texts: Sequence[str], least: int) -> tuple[Limit, ...]:
+    """The sizes of a ladder, in rising order, in texts like `100k,200k,400k,800k` or `multiplications=100k,200k`.
+
+    Args:
+        texts: amounts separated by commas; the first may name what all of them are of, parameters if it does not.
+        least: how many there have to be.
+
+    Raises:
+        UsageError: fewer, the same twice, two kinds, or an amount that is no positive number.
+    """
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    kind, sign, first = (parts[0] if parts else "").rpartition("=")
+    kind = kind.strip() if sign else "parameters"
+    if kind not in SIZES:
+        raise UsageError(f"sizes cannot be of {kind!r}: {did_you_mean(kind, SIZES)}")
+    amounts = [first, *parts[1:]] if parts else []
+    for amount in amounts:
+        if "=" in amount:
+            raise UsageError(f"sizes are of one kind, {kind}: write {amount!r} without it")
+    limits = sorted((_parse(f"{kind}={amount}") for amount in amounts), key=lambda limit: limit.amount)
+    for one, other in itertools.pairwise(limits):
+        if one == other:
+            raise UsageError(f"size {one} is there twice: name each once")
+    if len(limits) < least:
+        raise UsageError(
+            f"a power law needs at least {least} sizes, not {len(limits)}: give --sizes such as 100k,200k,400k,800k"
+        )
+    return tuple(limits)
 
 
 def _parse(text: str) -> Limit:

@@ -60,12 +60,43 @@ def compare(request: CompareRequest, output: Path | None, console: Console, comm
     if output is not None:
         ComparisonFolder(output).refuse_if_taken()  # before the data, which take a while
     setting = prepare(request)
-    new = new_record(setting, _backend(setting.device), command)
-    folder = ComparisonFolder(output or default_folder(new))
+    folder = ComparisonFolder(output or default_folder(begin_record(setting, command)))
+    check(setting, folder, command)
+    return carry_out(setting, folder, setting.measure(), console, command)
+
+
+def check(setting: Setting, folder: ComparisonFolder, command: Sequence[str] = ()) -> None:
+    """Make sure that a comparison can begin, or go on, in a folder.
+
+    Raises:
+        UsageError: it cannot.
+    """
     folder.refuse_if_taken()
-    _read(folder, new)
+    _read(folder, begin_record(setting, command))
     _check_disk(setting, folder)
-    measured = setting.measure()
+
+
+def carry_out(
+    setting: Setting,
+    folder: ComparisonFolder,
+    measured: dict[str, Measured],
+    console: Console,
+    command: Sequence[str] = (),
+) -> Outcome:
+    """Make a comparison that is prepared, or go on with it.
+
+    Args:
+        setting: what to compare.
+        folder: where; `check` has had a look at it.
+        measured: costs by variant.
+        console: where progress goes.
+        command: see `compare`.
+
+    Raises:
+        UsageError: another process is at work there.
+        SmhtError: the disk is full; what was learned up to the last save is there.
+    """
+    new = begin_record(setting, command)
     with folder.locked():
         record, results = _read(folder, new)
         if record["evaluation_windows"] is None:
@@ -84,6 +115,15 @@ def compare(request: CompareRequest, output: Path | None, console: Console, comm
                 record = {**record, "status": "interrupted"}
         folder.write_record(record)
         return Outcome(folder.path, record["status"], record, rounds.results)
+
+
+def begin_record(setting: Setting, command: Sequence[str]) -> dict[str, Any]:
+    """The record of a comparison that begins, with how its variants are parametrised."""
+    record = new_record(setting, _backend(setting.device), command)
+    rates = [setting.base_learning_rate(solved) for solved in setting.solved]
+    variants = [{**v, "base_learning_rate": rate} for v, rate in zip(record["variants"], rates, strict=True)]
+    asked = {**record["asked"], "parametrisation": setting.request.training.parametrisation}
+    return {**record, "asked": asked, "variants": variants}
 
 
 def _search(setting: Setting, record: dict[str, Any], rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
@@ -113,7 +153,8 @@ def _try_rates(setting: Setting, rounds: Rounds, display: ComparisonDisplay) -> 
     names = [solved.variant.name for solved in setting.solved]
     factors = search.grid(setting.request.rates)
     if len(factors) == 1:
-        return {"factors": list(factors), "chosen": dict.fromkeys(names, 1.0), "notes": []}
+        chosen = {name: setting.request.factors.get(name, 1.0) for name in names}
+        return {"factors": list(factors), "chosen": chosen, "notes": []}
     losses: dict[str, dict[float, float | None]] = {name: {} for name in names}
 
     def best_of(factors: Iterable[float]) -> dict[str, float | None]:

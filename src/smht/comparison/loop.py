@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smht.comparison.parametrisation import WEIGHT_DECAY, parameter_groups
+from smht.comparison.parametrisation import WEIGHT_DECAY
 from smht.errors import SmhtError, UsageError
 from smht.tasks.task import Examples
+from smht.training.parametrisation import STANDARD, parameter_groups
 
 _BETAS = (0.9, 0.99)
 _LOWEST = 0.1
@@ -28,6 +29,7 @@ class Recipe:
         weight_decay: AdamW's, of weights with two or more axes.
         seed: of the order of items.
         warmup: part of the budget over which the rate rises to its peak.
+        parametrisation: how the rate is spread over the weights (`smht.training.parametrisation`).
     """
 
     learning_rate: float
@@ -37,6 +39,7 @@ class Recipe:
     weight_decay: float = WEIGHT_DECAY
     seed: int = 0
     warmup: float = 0.05
+    parametrisation: str = STANDARD
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.seconds is None):
@@ -78,7 +81,7 @@ class Training:
         self.steps, self.seconds = 0, 0.0
         most = recipe.steps or 10**9
         self._items = examples.dataset(recipe.seed, most * recipe.batch_size, recipe.batch_size)
-        groups = parameter_groups(model, recipe.learning_rate, recipe.weight_decay)
+        groups = parameter_groups(model, recipe.learning_rate, recipe.weight_decay, recipe.parametrisation)
         self._peaks = [group["lr"] for group in groups]
         self._optimizer = torch.optim.AdamW(groups, betas=_BETAS, fused=True)
 

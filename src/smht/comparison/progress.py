@@ -15,6 +15,7 @@ from smht.comparison.measurement import Measured
 from smht.comparison.results import TrialResult
 from smht.comparison.setting import Setting
 from smht.comparison.trial import TrialRun
+from smht.training.parametrisation import STANDARD
 from smht.training.quantities import format_duration, format_size
 
 _WIDTH_OF_FILES = 120
@@ -47,12 +48,14 @@ def announce(
     seeds, rates, machine = len(record["seeds"]), record["asked"]["rates"], record["asked"]["machine"]
     search = f"{rates} rates each on a fifth of the length, then " if rates > 1 else "no search for rates; "
     finished = f"; {work.finished} of them are finished" if work.finished else ""
+    parametrisation = setting.request.training.parametrisation
+    spread = "" if parametrisation == STANDARD else f"; {parametrisation} parametrisation"
     memory = sum(each.peak_memory_bytes for each in measured.values())
     lines = {
         "text": setting.data.describe(setting.examples.token_counts[0]),
         "budget": f"{setting.size}; {setting.length}, in steps of "
         f"{setting.examples.describe_batch(setting.batch_size)}{_repeats(setting)}",
-        "trials": f"{work.trials}: {search}{seeds} {'seed' if seeds == 1 else 'seeds'}{finished}",
+        "trials": f"{work.trials}: {search}{seeds} {'seed' if seeds == 1 else 'seeds'}{spread}{finished}",
         "expect": f"about {format_duration(max(1.0, work.seconds_left))}, {format_size(memory)} of memory for tensors, "
         f"{format_size(disk_bytes)} of disk; on {machine['device']} with {machine['threads']} "
         f"{'thread' if machine['threads'] == 1 else 'threads'}, split projections by {machine['backend']}",

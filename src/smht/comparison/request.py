@@ -1,8 +1,10 @@
 """What a user asks of a comparison."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from smht.comparison.budget import Budget
+from smht.comparison.budget import TOKENS_PER_PARAMETER, Budget
 from smht.comparison.variants import CHOSEN_BY_VARIANTS, Variant
 from smht.errors import UsageError
 from smht.training.request import LARGEST_SEED, TrainRequest
@@ -24,6 +26,8 @@ class CompareRequest:
         solve_depth: whether the number of blocks is to choose too.
         lengths: multiples of the context, windows of which the trained models are evaluated on; if not given,
             `lengths.MULTIPLES` where the variants differ in their positions, else none.
+        tokens_per_parameter: how long to train where the budget gives no length, by the first variant's parameters.
+        factors: by variant, what its default rate is multiplied with where no rates are tried; 1 for those left out.
     """
 
     training: TrainRequest
@@ -33,11 +37,15 @@ class CompareRequest:
     rates: int = 5
     solve_depth: bool = False
     lengths: tuple[float, ...] | None = None
+    tokens_per_parameter: float = TOKENS_PER_PARAMETER
+    factors: Mapping[str, float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value, most in (("seeds", self.seeds, 1000), ("rates", self.rates, MOST_RATES)):
             if not 1 <= value <= most:
                 raise UsageError(f"{name} = {value} must be from 1 to {most}")
+        if not 0 < self.tokens_per_parameter < math.inf:
+            raise UsageError(f"tokens_per_parameter = {self.tokens_per_parameter} must be above 0 and finite")
         if self.training.seed + self.seeds - 1 > LARGEST_SEED:
             raise UsageError(f"seed = {self.training.seed} and {self.seeds - 1} after it pass {LARGEST_SEED}")
         self._refuse_ignored()

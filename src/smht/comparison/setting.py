@@ -1,11 +1,13 @@
 """From what was asked to what can be compared: data, tokenizer, sizes, and how long each trial is. Writes nothing."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging as transformers_logging
 
-from smht.comparison.budget import TOKENS_PER_PARAMETER, Limit
+from smht.comparison.budget import Limit
 from smht.comparison.fits import cost_of
 from smht.comparison.lengths import MULTIPLES, to_tokens
 from smht.comparison.measurement import Measured, measure
@@ -81,7 +83,11 @@ class Setting:
 
     def learning_rate(self, solved: Solved, factor: float) -> float:
         """A factor of a variant's default rate."""
-        return rate(base_learning_rate(solved.config), factor)
+        return rate(self.base_learning_rate(solved), factor)
+
+    def base_learning_rate(self, solved: Solved) -> float:
+        """A variant's default rate."""
+        return base_learning_rate(solved.config, self.request.training.parametrisation)
 
     def _trial(self, solved: Solved, purpose: Purpose, seed: int, learning_rate: float) -> Trial:
         share = SHARE if purpose == "search" else 1.0
@@ -91,6 +97,7 @@ class Setting:
             purpose=purpose,
             seed=seed,
             learning_rate=learning_rate,
+            parametrisation=self.request.training.parametrisation,
             steps=None if self.length.kind == "time" else self.steps(solved, share),
             seconds=self.length.amount * share if self.length.kind == "time" else None,
             evaluations=1 if purpose == "search" else POINTS,
@@ -151,32 +158,51 @@ def prepare(request: CompareRequest) -> Setting:
     Raises:
         UsageError: anything that cannot be compared as asked, in one line.
     """
+    return prepare_all([request])[0]
+
+
+def prepare_all(requests: Sequence[CompareRequest]) -> list[Setting]:
+    """The same for several requests that ask for one training and the same variants: the data are read once.
+
+    Raises:
+        UsageError: anything that cannot be compared as asked, in one line.
+    """
     transformers_logging.disable_progress_bar()
-    training, task = request.training, LanguageModelling()
+    training, variants, task = requests[0].training, requests[0].variants, LanguageModelling()
     device = resolve_device(training.device)
     base = configuration(training, task)
-    for variant in request.variants:  # before the data, which take a while
+    for variant in variants:  # before the data, which take a while
         change(base, variant)
     data = task.read(data_request(training))
     tokenizer = make_tokenizer(training, task, data)
     base = fit_to_data(base, tokenizer, data)
-    size = request.budget.size or Limit("parameters", cost_of(change(base, request.variants[0]), "parameters"))
-    solved = tuple(solve(variant, base, size, request.solve_depth) for variant in request.variants)
+    default = Limit("parameters", cost_of(change(base, variants[0]), "parameters"))
+    sizes = [request.budget.size or default for request in requests]
+    solved = [
+        tuple(solve(variant, base, size, request.solve_depth) for variant in variants)
+        for request, size in zip(requests, sizes, strict=True)
+    ]
     context = base.max_position_embeddings
     batch_size = training.batch_size or task.default_batch_size(context)
-    for each in solved:
+    for each in itertools.chain.from_iterable(solved):
         refuse_if_too_large(each.config, batch_size, context, device)
     examples = data.encode(tokenizer, context, training.errors)
-    default = Limit("tokens", TOKENS_PER_PARAMETER * cost_of(solved[0].config, "parameters"))
-    length = request.budget.length or default
-    lengths = _lengths(request, solved, context)
-    setting = Setting(
-        request, data, tokenizer, examples, base, size, length, solved, context, batch_size, device, lengths
-    )
-    if length.kind != "time":
-        for each in solved:
-            setting.steps(each)
-    return setting
+    settings = []
+    for request, size, found in zip(requests, sizes, solved, strict=True):
+        length = request.budget.length or _default_length(request, found)
+        lengths = _lengths(request, found, context)
+        setting = Setting(
+            request, data, tokenizer, examples, base, size, length, found, context, batch_size, device, lengths
+        )
+        if length.kind != "time":
+            for each in found:
+                setting.steps(each)
+        settings.append(setting)
+    return settings
+
+
+def _default_length(request: CompareRequest, solved: Sequence[Solved]) -> Limit:
+    return Limit("tokens", round(request.tokens_per_parameter * cost_of(solved[0].config, "parameters")))
 
 
 def _lengths(request: CompareRequest, solved: tuple[Solved, ...], context: int) -> tuple[int, ...]:

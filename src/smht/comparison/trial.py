@@ -19,6 +19,7 @@ from smht.models import SmhtConfig, SmhtForCausalLM
 from smht.tasks.language_modelling import WindowedText
 from smht.tasks.task import Examples
 from smht.training.checkpoint import find_checkpoint, write_checkpoint
+from smht.training.parametrisation import initialise
 
 STATE = "state.pt"
 _EMBEDDINGS = ("token embedding", "position embedding", "language-model head")
@@ -59,6 +60,7 @@ class Trial:
         purpose: `search` or `final`.
         seed: of weights, order of the data and dropout.
         learning_rate: its peak.
+        parametrisation: how it is spread over the weights, and how large they begin.
         steps: how many; None where the seconds are given.
         seconds: of training.
         evaluations: how many points the curve has.
@@ -69,6 +71,7 @@ class Trial:
     purpose: Purpose
     seed: int
     learning_rate: float
+    parametrisation: str
     steps: int | None
     seconds: float | None
     evaluations: int
@@ -126,10 +129,16 @@ class TrialRun:
         with self._forked():
             torch.manual_seed(trial.seed)
             model: Any = SmhtForCausalLM(config)
+            initialise(model, trial.parametrisation)
             model = model.to(self._device)
             self._random = self._read_random()
         recipe = Recipe(
-            trial.learning_rate, conditions.batch_size, steps=trial.steps, seconds=trial.seconds, seed=trial.seed
+            trial.learning_rate,
+            conditions.batch_size,
+            steps=trial.steps,
+            seconds=trial.seconds,
+            seed=trial.seed,
+            parametrisation=trial.parametrisation,
         )
         self.training = Training(model.train(), examples, recipe)
 

@@ -14,7 +14,7 @@ from smht.layers.feed_forward import FeedForward
 from smht.layers.mixing import ChannelShuffle, shuffle_order
 from smht.layers.norm import HeadLayerNorm, make_norm
 from smht.layers.position import PositionEncoding, make_position_encoding
-from smht.layers.projection import SplitLinear, make_projection
+from smht.layers.projection import SplitLinear, fan_in_of, make_projection
 
 __all__ = [
     "AttentionFunction",
@@ -27,6 +27,7 @@ __all__ = [
     "PositionEncoding",
     "SplitLinear",
     "eager_attention",
+    "fan_in_of",
     "make_norm",
     "make_position_encoding",
     "make_projection",

@@ -108,6 +108,11 @@ class SplitLinear(nn.Module):
         )
 
 
+def fan_in_of(projection: SplitLinear | nn.Linear) -> int:
+    """How many inputs each output sums over: those of one block where the matrix is block-diagonal."""
+    return projection.fan_in if isinstance(projection, SplitLinear) else projection.in_features
+
+
 def make_projection(
     split: bool, num_heads: int, in_features: int, out_features: int, bias: bool = False
 ) -> SplitLinear | nn.Linear:

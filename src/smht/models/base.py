@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from smht.errors import UsageError
-from smht.layers import Block, ChannelShuffle, MultiHeadAttention, SplitLinear
+from smht.layers import Block, ChannelShuffle, MultiHeadAttention, SplitLinear, fan_in_of
 from smht.layers.fast_path import SDPA_FUNCTIONS
 from smht.layers.position import TabulatedPositions
 from smht.models.configuration import SmhtConfig
@@ -59,6 +59,15 @@ class SmhtPreTrainedModel(PreTrainedModel):
             )
         super().__init__(config)
 
+    @property
+    def readout(self) -> nn.Linear:
+        """The layer that makes logits of hidden states.
+
+        Raises:
+            UsageError: the model has none.
+        """
+        raise UsageError(f"{type(self).__name__} has no head")
+
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As in transformers, and the folder serves every Auto class with `trust_remote_code`, not one alone."""
         self.config.auto_map = dict(AUTO_MAP)
@@ -80,9 +89,8 @@ class SmhtPreTrainedModel(PreTrainedModel):
         """
         fixed = self.config.initializer_range
         if isinstance(module, SplitLinear | nn.Linear):
-            fan_in = module.fan_in if isinstance(module, SplitLinear) else module.in_features
             shrink = getattr(module, "residual_writers", 1) ** -0.5
-            init.normal_(module.weight, std=fixed or shrink * (3 * fan_in) ** -0.5)
+            init.normal_(module.weight, std=fixed or shrink * (3 * fan_in_of(module)) ** -0.5)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):

@@ -32,6 +32,11 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @property
+    def readout(self) -> nn.Linear:
+        """The layer that makes logits of hidden states."""
+        return self.lm_head
+
     def create_masks_for_generate(self, attention_mask: Tensor | None, **kwargs: Any) -> Any:
         """The mask of a generation with a static cache: four axes, but for a sparse pattern."""
         return generation_mask(attention_mask=attention_mask, **kwargs)

@@ -121,6 +121,11 @@ class SmhtModel(SmhtStack):
         stack = self.encoder if self.config.is_encoder_decoder else self
         stack.embed_tokens = value  # pyright: ignore[reportAttributeAccessIssue]
 
+    @property
+    def last_norm(self) -> nn.Module:
+        """The norm whose output is the model's, the target's where there is a source."""
+        return self.decoder.last_norm if self.config.is_encoder_decoder else super().last_norm
+
     @deprecate_old_cache_name
     def forward(
         self,

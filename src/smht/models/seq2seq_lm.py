@@ -32,6 +32,11 @@ class SmhtForSeq2SeqLM(SmhtPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @property
+    def readout(self) -> nn.Linear:
+        """The layer that makes logits of hidden states."""
+        return self.lm_head
+
     @deprecate_old_cache_name
     @can_return_tuple
     def forward(

@@ -34,6 +34,11 @@ class SmhtForSequenceClassification(SmhtPreTrainedModel):
         self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
         self.post_init()
 
+    @property
+    def readout(self) -> nn.Linear:
+        """The layer that makes logits of hidden states."""
+        return self.score
+
     @deprecate_old_cache_name
     @can_return_tuple
     def forward(

@@ -68,9 +68,21 @@ class SmhtStack(SmhtPreTrainedModel):
             given = input_ids if inputs_embeds is None else inputs_embeds
             assert given is not None
             raise UsageError(f"input_ids must be [B, T], and inputs_embeds [B, T, D]; got shape {list(given.shape)}")
-        # The waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
-        scaled = self.config.position_embedding == "sinusoidal"
-        return embedded * math.sqrt(self.config.hidden_size) if scaled else embedded
+        scale = self.embedding_scale
+        return embedded if scale == 1 else embedded * scale
+
+    @property
+    def embedding_scale(self) -> float:
+        """What token embeddings are multiplied with.
+
+        Sinusoidal waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
+        """
+        return math.sqrt(self.config.hidden_size) if self.config.position_embedding == "sinusoidal" else 1.0
+
+    @property
+    def last_norm(self) -> nn.Module:
+        """The norm whose output is the stack's: the one at the end, or that of the last block."""
+        return self.layers[-1].post_attention_layernorm if self.norm is None else self.norm  # pyright: ignore
 
     def _look_up(self, input_ids: Tensor | None) -> Tensor:
         assert input_ids is not None and self.embed_tokens is not None

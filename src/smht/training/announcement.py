@@ -9,6 +9,7 @@ from smht.errors import UsageError
 from smht.ops import explain
 from smht.training import files
 from smht.training.calibration import Calibration
+from smht.training.parametrisation import STANDARD
 from smht.training.preparation import Prepared
 from smht.training.quantities import format_duration, format_size
 from smht.training.run_folder import RunFolder
@@ -28,7 +29,8 @@ def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Co
         "model": f"{prepared.model.num_parameters():,} parameters: {describe_architecture(prepared.model.config)}",
         "budget": f"{settings.steps:,} steps of {examples.describe_batch(settings.batch_size)}: "
         f"{tokens:,} tokens, {passes:,.2f} passes over the text{going_on}",
-        "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth",
+        "rate": f"{settings.learning_rate:g} at its peak, {settings.warmup} steps of warmup, then a cosine to a tenth"
+        f"{'' if settings.parametrisation == STANDARD else f'; {settings.parametrisation} parametrisation'}",
         "expect": f"about {format_duration(_expected_seconds(prepared, costs, first_step))}, "
         f"{format_size(costs.memory_bytes)} of memory, {format_size(disk_bytes(prepared))} of disk; "
         f"on {settings.device} in {settings.dtype}{_kernels(prepared)}",

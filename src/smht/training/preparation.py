@@ -16,6 +16,7 @@ from smht.tokenization import build_tokenizer
 from smht.training.device import resolve_device
 from smht.training.fine_tuning import start_from
 from smht.training.memory import refuse_if_too_large
+from smht.training.parametrisation import check_parametrisation, default_learning_rate, initialise
 from smht.training.request import TrainRequest
 from smht.training.run_folder import RunFolder
 
@@ -32,6 +33,7 @@ class Settings:
     context: int
     batch_size: int
     learning_rate: float
+    parametrisation: str
     warmup: int | None
     weight_decay: float
     dtype: str
@@ -102,6 +104,7 @@ def prepare(request: TrainRequest) -> Prepared:
     if model is None:
         set_seed(request.seed)
         model = task.model_class()(config)
+        initialise(model, request.parametrisation)
     examples = data.encode(tokenizer, settings.context, settings.errors)
     return Prepared(task, model, tokenizer, data, examples, settings)
 
@@ -178,7 +181,9 @@ def configuration(request: TrainRequest, task: Task) -> SmhtConfig:
         raise UsageError(f"stack = {changes['stack']!r} does not serve {task.name}: {' or '.join(task.stacks)} does")
     if request.context is not None:
         changes["max_position_embeddings"] = request.context
-    return preset_config(request.preset or task.preset, **changes)
+    config = preset_config(request.preset or task.preset, **changes)
+    check_parametrisation(request.parametrisation, config)
+    return config
 
 
 def fit_to_data(config: SmhtConfig, tokenizer: "PreTrainedTokenizerFast", data: TaskData) -> SmhtConfig:
@@ -200,7 +205,8 @@ def _settings(request: TrainRequest, config: SmhtConfig, device: str, task: Task
     return Settings(
         context=context,
         batch_size=request.batch_size or task.default_batch_size(context),
-        learning_rate=request.learning_rate or task.default_learning_rate(config),
+        learning_rate=request.learning_rate or default_learning_rate(task, config, request.parametrisation),
+        parametrisation=request.parametrisation,
         warmup=request.warmup,
         weight_decay=request.weight_decay,
         dtype=request.dtype or ("bfloat16" if device == "cuda" else "float32"),

@@ -4,10 +4,11 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from smht.errors import UsageError
+from smht.errors import UsageError, did_you_mean
 from smht.tasks.table import DEFAULT_TASK, find_task
 from smht.tasks.text_files import STANDARD_INPUT
 from smht.training.budget import Budget
+from smht.training.parametrisation import PARAMETRISATIONS, STANDARD
 
 DTYPES = ("float32", "bfloat16")
 LARGEST_SEED = 2**32 - 1
@@ -33,6 +34,7 @@ class TrainRequest:
         context: tokens in a training window.
         batch_size: windows a step.
         learning_rate: its peak.
+        parametrisation: how the rate is spread over the weights, and how large they begin.
         warmup: steps of rising learning rate.
         weight_decay: AdamW's.
         dtype: `float32` or `bfloat16`.
@@ -57,6 +59,7 @@ class TrainRequest:
     context: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
+    parametrisation: str = STANDARD
     warmup: int | None = None
     weight_decay: float = 0.1
     dtype: str | None = None
@@ -85,6 +88,9 @@ class TrainRequest:
                 raise UsageError(f"{name} = {value} must be at least 0 and finite")
         if self.seed > LARGEST_SEED:
             raise UsageError(f"seed = {self.seed} must be at most {LARGEST_SEED}")
+        if self.parametrisation not in PARAMETRISATIONS:
+            known = did_you_mean(self.parametrisation, PARAMETRISATIONS)
+            raise UsageError(f"parametrisation = {self.parametrisation!r}: {known}")
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype = {self.dtype!r}: choose from {', '.join(DTYPES)}")
 

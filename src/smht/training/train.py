@@ -237,6 +237,7 @@ def _optimisation(settings: Settings) -> Optimisation:
         steps=settings.steps,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
+        parametrisation=settings.parametrisation,
         warmup=settings.warmup or 0,
         weight_decay=settings.weight_decay,
         dtype=settings.dtype,

@@ -15,6 +15,7 @@ from smht.errors import SmhtError
 from smht.tasks.task import Examples
 from smht.training.checkpoint import write_checkpoint
 from smht.training.distillation import Distillation, with_logits
+from smht.training.parametrisation import STANDARD, parameter_groups
 from smht.training.run_folder import writing
 
 TRAINER_STATE = "trainer_state.json"
@@ -40,6 +41,7 @@ class Optimisation:
         steps: how many steps the schedule is made for.
         batch_size: windows a step.
         learning_rate: its peak.
+        parametrisation: how it is spread over the weights.
         warmup: steps over which it rises from 0; then it falls along a cosine to a tenth of the peak.
         weight_decay: AdamW's, of weights with two or more axes.
         dtype: `float32`, or `bfloat16` for autocast.
@@ -50,6 +52,7 @@ class Optimisation:
     steps: int
     batch_size: int
     learning_rate: float
+    parametrisation: str
     warmup: int
     weight_decay: float
     dtype: str
@@ -113,6 +116,7 @@ class SmhtTrainer(Trainer):
     ) -> None:
         self._examples = examples
         self._distillation = distillation
+        self._parametrisation = optimisation.parametrisation
         self._checkpoints = checkpoints
         self._keep = keep
         super().__init__(
@@ -133,6 +137,16 @@ class SmhtTrainer(Trainer):
     def _network(self) -> PreTrainedModel:
         assert isinstance(self.model, PreTrainedModel)
         return self.model
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """As in transformers, with rates by weight where the parametrisation has them."""
+        if self._parametrisation == STANDARD or self.optimizer is not None:
+            return super().create_optimizer(model)
+        arguments = self.args
+        groups = parameter_groups(self._network, arguments.learning_rate, arguments.weight_decay, self._parametrisation)
+        kind, options = self.get_optimizer_cls_and_kwargs(arguments, self._network)
+        self.optimizer = kind(groups, **options)
+        return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         # The dataset shuffles by itself, so that item i does not depend on how many there are.

@@ -24,7 +24,7 @@ from smht.comparison.report.figures import draw_differences, draw_pareto, draw_r
 from smht.comparison.report.lengths import draw_lengths, length_table
 from smht.comparison.report.notes import name_limit
 from smht.comparison.report.numbers import write_count
-from smht.comparison.report.record import Limit
+from smht.comparison.report.record import Limit, Record
 from smht.comparison.report.summary import Summary
 from smht.comparison.report.tables import (
     cost_table,
@@ -169,9 +169,14 @@ def _repeat(summary: Summary) -> list[Block]:
     if software:
         blocks.append(Table("Software", ("name", "version"), software, text_columns=frozenset({1})))
     if summary.record.settings:
-        settings = [(name, _describe(value)) for name, value in summary.record.settings.items()]
-        blocks.append(Table("Settings", ("name", "value"), settings, text_columns=frozenset({1})))
+        blocks.append(settings_table(summary.record, "Settings"))
     return blocks or [Paragraph("Neither command nor versions were recorded.")]
+
+
+def settings_table(record: Record, title: str) -> Table:
+    """All that makes two comparisons the same."""
+    rows = [(name, _describe(value)) for name, value in record.settings.items()]
+    return Table(title, ("name", "value"), rows, text_columns=frozenset({1}))
 
 
 def _describe(value: Any) -> str:

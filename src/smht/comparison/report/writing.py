@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from smht.comparison.report.document import Document, Gallery
+from smht.comparison.report.ladder import Ladder, read_ladder
+from smht.comparison.report.ladder_sections import compose_ladder
 from smht.comparison.report.markdown import FIGURES, write_markdown
 from smht.comparison.report.page import write_page
 from smht.comparison.report.sections import compose
@@ -26,7 +28,26 @@ def write_report(folder: Path) -> None:
         SmhtError: the disk is full or cannot be written.
     """
     check_extras()
-    document = compose(summarise(folder))
+    _write(folder, compose(summarise(folder)))
+
+
+def write_ladder_report(folder: Path) -> Ladder:
+    """The same for a ladder of sizes, and what it came to.
+
+    Args:
+        folder: with `scaling.json` and the comparisons that it names.
+
+    Raises:
+        UsageError: the folder holds no ladder, a file is damaged, or an extra is missing.
+        SmhtError: the disk is full or cannot be written.
+    """
+    check_extras()
+    ladder = read_ladder(folder)
+    _write(folder, compose_ladder(ladder))
+    return ladder
+
+
+def _write(folder: Path, document: Document) -> None:
     with writing(f"the report in {folder}", "free some space, then repeat the command"):
         (folder / FIGURES).mkdir(exist_ok=True)
         for name, svg in _figure_files(document).items():
