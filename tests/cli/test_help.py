@@ -52,6 +52,7 @@ def test_every_command_is_there() -> None:
         "compare",
         "doctor",
         "evaluate",
+        "explorer",
         "generate",
         "heads",
         "predict",

@@ -12,6 +12,7 @@ from smht.cli import (
     compare,
     doctor,
     evaluate,
+    explorer,
     generate,
     heads,
     predict,
@@ -36,7 +37,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, compare, generate, predict, evaluate, summary, trace, attention, heads, presets, runs, doctor):
+_COMMANDS = (train, compare, generate, predict, evaluate, summary)
+_INSIGHTS = (trace, attention, heads, explorer)
+_LISTS = (presets, runs, doctor)
+for module in (*_COMMANDS, *_INSIGHTS, *_LISTS):
     module.register(app)
 
 

@@ -1,0 +1,85 @@
+"""The text in tokens, how probable each was, and what comes next."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from smht.explorer.bars import Bar, bar_table
+from smht.explorer.colours import WEIGHTS
+from smht.explorer.markup import heading_cells, paragraph, table, token
+from smht.explorer.reading import Reading
+from smht.explorer.section import Choice, Section, kept
+
+_SHOWN_OUTCOMES = 10
+
+
+class Tokens(Section):
+    """Tokens with their probabilities."""
+
+    name = "tokens"
+    heading = "Tokens and probabilities"
+    lead = "The text as the model reads it. The bluer a token, the more probable it was, given those before it."
+
+    def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
+        """After which token."""
+        longest = max(readings, key=lambda reading: len(reading.ids))
+        last = len(longest.ids) - 1
+        options = tuple((f"{place}: {name}", place) for place, name in enumerate(longest.tokens))
+        return kept([Choice("What comes after token", options, last)], values)
+
+    def show(self, reading: Reading, values: Sequence[Any]) -> str:
+        """A line of tokens, the loss, and the likeliest outcomes."""
+        parts = [_line_of_tokens(reading)]
+        if reading.loss is not None:
+            parts.append(paragraph(f"Loss: {reading.loss:.4f} nats a token over {len(reading.ids) - 1:,} tokens."))
+        if reading.subject.labels_texts:
+            parts.append(outcomes(reading, 0, "Labels of the text"))
+        elif reading.subject.writes:
+            place = min(values[0], len(reading.ids) - 1)
+            parts.append(outcomes(reading, place, f"What comes after token {place}, {reading.tokens[place]}"))
+            parts.append(_table_of_tokens(reading))
+        return "".join(parts)
+
+
+def outcomes(reading: Reading, place: int, caption: str) -> str:
+    """The likeliest tokens after one, or labels, with their probabilities as bars."""
+    row = reading.probabilities[place]
+    best = row.topk(min(_SHOWN_OUTCOMES, len(row)))
+    bars = [
+        Bar(reading.subject.outcomes[index], value, (f"{value:.2%}",))
+        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+    return bar_table(caption, ("outcome", "probability"), bars)
+
+
+def _line_of_tokens(reading: Reading) -> str:
+    before = reading.given_before if reading.subject.writes else [None] * len(reading.ids)
+    items = []
+    for name, probability in zip(reading.tokens, before, strict=True):
+        colour = WEIGHTS.under_text(probability or 0.0)
+        style = f' style="{colour}"' if colour else ""
+        said = "" if probability is None else f"<small>{probability:.1%}</small>"
+        items.append(f"<li{style}>{token(name)}{said}</li>")
+    source = ""
+    if reading.subject.has_two_stacks:
+        read = "".join(f"<li>{token(name)}</li>" for name in reading.source)
+        source = f'<ol class="tokens" aria-label="Tokens read">{read}</ol>'
+    return f'{source}<ol class="tokens" aria-label="Tokens with probabilities">{"".join(items)}</ol>'
+
+
+def _table_of_tokens(reading: Reading) -> str:
+    rows = []
+    for place, (index, name) in enumerate(zip(reading.ids, reading.tokens, strict=True)):
+        probability = reading.given_before[place]
+        rank = "" if place == 0 else f"{_rank(reading, place):,}"
+        said = "" if probability is None else f"{probability:.2%}"
+        rows.append(
+            f'<th scope="row">{place}</th><td class="text">{token(name)}</td>'
+            f"<td>{index}</td><td>{said}</td><td>{rank}</td>"
+        )
+    head = [heading_cells(("place", "token", "id", "probability", "rank"))]
+    return f"<details><summary>All tokens in numbers</summary>{table('Tokens in numbers', head, rows)}</details>"
+
+
+def _rank(reading: Reading, place: int) -> int:
+    row = reading.logits[place - 1]
+    return int((row > row[reading.ids[place]]).sum()) + 1
