@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from smht.errors import UsageError
+from smht.inspection.norm_statistics import NORMS, measure, normalise
 from smht.layers import HeadLayerNorm
 from smht.models import SmhtPreTrainedModel
 
@@ -70,25 +71,14 @@ def held_statistics(model: nn.Module) -> Iterator[None]:
     """Let no gradient through means and variances of LayerNorms while the context lasts; values stay as they are."""
     with ExitStack() as stack:
         for module in model.modules():
-            if isinstance(module, nn.LayerNorm | HeadLayerNorm):
+            if isinstance(module, NORMS):
                 handle = module.register_forward_hook(_held_norm)
                 stack.callback(handle.remove)
         yield
 
 
 def _held_norm(module: nn.LayerNorm | HeadLayerNorm, arguments: tuple[Tensor], output: Tensor) -> Tensor:
-    x = arguments[0]
-    chunks = x
-    if isinstance(module, HeadLayerNorm):
-        chunks = x if module.shuffle is None else module.shuffle(x)
-        chunks = chunks.unflatten(-1, (module.num_heads, -1))
-    mean = chunks.mean(-1, keepdim=True).detach()
-    variance = chunks.var(-1, correction=0, keepdim=True).detach()
-    normalised = (chunks - mean) * torch.rsqrt(variance + module.eps)
-    if isinstance(module, HeadLayerNorm):
-        normalised = normalised.flatten(-2)
-        normalised = normalised if module.shuffle is None else module.shuffle.undo(normalised)
-    return normalised * module.weight + module.bias
+    return normalise(module, arguments[0], measure(module, arguments[0]))
 
 
 def _norms(base: Any, input_ids: Tensor, position: int) -> Tensor:

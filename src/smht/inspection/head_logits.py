@@ -66,7 +66,7 @@ def head_logits(model: SmhtPreTrainedModel, tokens: Tensor | None = None, **inpu
     heads = model.config.num_attention_heads
     hidden = kept[-1].unflatten(-1, (heads, -1))
     contributions = torch.einsum("...hk,vhk->...hv", hidden, weight.unflatten(-1, (heads, -1)))
-    is_by_lineage, note = _meaning(model.config)
+    is_by_lineage, note = lineage(model.config)
     logits = torch.nn.functional.linear(kept[-1], weight)
     return HeadLogits(contributions, logits, is_by_lineage, note)
 
@@ -81,12 +81,13 @@ def _rows(weight: Tensor, tokens: Tensor | None) -> Tensor:
     return weight[tokens]
 
 
-def _meaning(config: SmhtConfig) -> tuple[bool, str]:
+def lineage(config: SmhtConfig) -> tuple[bool, str]:
+    """Whether chunk `h` of the last hidden state comes from that of the embeddings alone; and why, in a sentence."""
     only_last = "chunks are of the last hidden state only"
     if set(config.split) != set(SPLITTABLE):
         missing = ", ".join(name for name in SPLITTABLE if name not in config.split)
         return False, f"{only_last}: the dense projections ({missing}) mix them before"
-    if config.mixing != "none" and config.num_hidden_layers > 1:
+    if config.mixing != "none" and max(config.num_hidden_layers, config.num_decoder_layers or 0) > 1:
         return False, f"{only_last}: {config.mixing} mixing deals channels anew in each block"
     own = "each chunk comes from its own chunk of the embeddings"
     if config.norm_scope == "head":

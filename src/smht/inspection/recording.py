@@ -32,6 +32,18 @@ class Recording(dict[str, Call]):
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """`model` in evaluation mode while the context lasts; then each of its modules in the mode that it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes.items():
+            module.training = was_training
+
+
+@contextmanager
 def recording(model: SmhtPreTrainedModel) -> Iterator[Recording]:
     """Record every module of `model` while the context lasts.
 

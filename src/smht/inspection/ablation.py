@@ -1,0 +1,224 @@
+"""What a model loses without some of its heads: loss and logits before and after an edit, one head or all of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from smht.errors import UsageError
+from smht.inspection.edited_heads import edited_heads
+from smht.inspection.head_edits import HeadEdit, ModelHeads
+from smht.inspection.recording import evaluating
+from smht.models import SmhtPreTrainedModel
+from smht.models.labels import IGNORED
+
+
+@dataclass(frozen=True)
+class AblationResult:
+    """A run with edited heads beside the unedited one.
+
+    Attributes:
+        edits: what was done to the heads.
+        descriptions: the same in words.
+        statistics: where the norms' means and variances came from: `live`, the edited run, or `held`, the unedited one.
+        targets: `[B, T]`, the token that each position has to predict, -100 where none; of a classifier the labels,
+            `[B]`; None where there are none.
+        logits_before: `[B, T, V]`, of a classifier `[B, V]`.
+        logits_after: likewise.
+    """
+
+    edits: tuple[HeadEdit, ...]
+    descriptions: tuple[str, ...]
+    statistics: str
+    targets: Tensor | None
+    logits_before: Tensor
+    logits_after: Tensor
+
+    @property
+    def losses_before(self) -> Tensor | None:
+        """Cross-entropy of each target in nats, shaped like `targets`; 0 where there is none to predict."""
+        return None if self.targets is None else _losses(self.logits_before, self.targets)
+
+    @property
+    def losses_after(self) -> Tensor | None:
+        """Likewise, with the edits."""
+        return None if self.targets is None else _losses(self.logits_after, self.targets)
+
+    @property
+    def loss_before(self) -> float | None:
+        """Mean over the targets, in nats; None where there are none."""
+        return _mean(self.losses_before, self.targets)
+
+    @property
+    def loss_after(self) -> float | None:
+        """Likewise, with the edits."""
+        return _mean(self.losses_after, self.targets)
+
+    @property
+    def loss_change(self) -> float | None:
+        """`loss_after − loss_before`: above 0 where the heads helped."""
+        if self.loss_before is None or self.loss_after is None:
+            return None
+        return self.loss_after - self.loss_before
+
+    @property
+    def logit_change(self) -> Tensor:
+        """`logits_after − logits_before`."""
+        return self.logits_after - self.logits_before
+
+
+@dataclass(frozen=True)
+class HeadEffect:
+    """What dropping one head does.
+
+    Attributes:
+        stack: empty, or `encoder` or `decoder` where there are two.
+        layer: the head's block.
+        head: its number.
+        loss: without it, in nats a target.
+        change: that minus the loss of the whole model.
+    """
+
+    stack: str
+    layer: int
+    head: int
+    loss: float
+    change: float
+
+
+@dataclass(frozen=True)
+class HeadRanking:
+    """Every head dropped alone.
+
+    Attributes:
+        effects: the heads, the one that is missed most first.
+        loss: of the whole model, in nats a target.
+        statistics: `live` or `held`.
+        parts: what was dropped of each head, by stack.
+        targets: how many tokens or labels the losses are means over.
+    """
+
+    effects: tuple[HeadEffect, ...]
+    loss: float
+    statistics: str
+    parts: Mapping[str, tuple[str, ...]]
+    targets: int
+
+
+@torch.no_grad()
+def ablate(
+    model: SmhtPreTrainedModel,
+    edits: Sequence[HeadEdit],
+    statistics: str = "live",
+    *,
+    reference: Mapping[str, Any] | None = None,
+    **inputs: Any,
+) -> AblationResult:
+    """Run `model` without and with `edits` on the same inputs, both on the composed path.
+
+    Args:
+        model: any of smht's with a head; put into evaluation mode for the time.
+        edits: see `edited_heads`.
+        statistics: `live` or `held`, see there.
+        reference: inputs of the run whose values `Freeze` holds; `inputs` themselves if not given.
+        **inputs: what the model's forward takes. Targets are its `labels`; where there are none, the next tokens of the
+            text, or of `decoder_input_ids`. A classifier without labels has no loss.
+
+    Raises:
+        UsageError: a model without a head, what `edited_heads` refuses, or what the model refuses.
+    """
+    heads = _heads_with_logits(model)
+    given, targets = _split_labels(model, inputs)
+    with evaluating(model):
+        before = _logits(model, (), "live", None, given)
+        after = _logits(model, edits, statistics, given if reference is None else reference, given)
+    descriptions = tuple(heads.describe(edit) for edit in edits)
+    return AblationResult(tuple(edits), descriptions, statistics, targets, before, after)
+
+
+@torch.no_grad()
+def rank_heads(model: SmhtPreTrainedModel, statistics: str = "live", **inputs: Any) -> HeadRanking:
+    """Drop every head of every block by itself and rank them by how much the loss grows.
+
+    Takes a run a head, two with held statistics.
+
+    Args:
+        model: as in `ablate`.
+        statistics: `live` or `held`, see `edited_heads`.
+        **inputs: as in `ablate`.
+
+    Raises:
+        UsageError: what `ablate` refuses, or inputs with nothing to predict.
+    """
+    heads = _heads_with_logits(model)
+    given, targets = _split_labels(model, inputs)
+    if targets is None or not (targets != IGNORED).any():
+        raise UsageError("heads are ranked by their loss, and there is nothing to predict: give more tokens, or labels")
+    with evaluating(model):
+        loss = _loss(model, (), "live", given, targets)
+        effects = []
+        for drop in heads.every_head():
+            without = _loss(model, (drop,), statistics, given, targets)
+            effects.append(HeadEffect(drop.stack, drop.layer, drop.head, without, without - loss))
+    effects.sort(key=lambda effect: -effect.change)
+    parts = {stack: heads.parts(stack) for stack in heads.blocks}
+    return HeadRanking(tuple(effects), loss, statistics, parts, int((targets != IGNORED).sum()))
+
+
+def _heads_with_logits(model: SmhtPreTrainedModel) -> ModelHeads:
+    if not hasattr(model, "lm_head") and not hasattr(model, "score"):
+        raise UsageError(f"there is no loss to see change: {type(model).__name__} has no head; edited_heads takes it")
+    return ModelHeads(model)
+
+
+def _split_labels(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+    """What the forward takes without labels, and what each position of the logits has to predict."""
+    given = {"use_cache": False, **inputs}
+    labels = given.pop("labels", None)
+    if hasattr(model, "score"):
+        return given, labels
+    if model.config.is_encoder_decoder:
+        if labels is not None and given.get("decoder_input_ids") is None:
+            given["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+        if labels is not None:
+            return given, labels
+        return given, _next_tokens(given.get("decoder_input_ids"), given.get("decoder_attention_mask"))
+    ids = given.get("input_ids") if labels is None else labels
+    return given, _next_tokens(ids, given.get("attention_mask"))
+
+
+def _next_tokens(ids: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """`[B, T]` shifted to the left by one; -100 at the end, and where either of the two tokens is padding."""
+    if ids is None:
+        return None
+    targets = F.pad(ids[:, 1:], (0, 1), value=IGNORED)
+    if mask is not None and mask.dim() == 2:
+        real = mask != 0
+        targets = targets.masked_fill(~(real & F.pad(real[:, 1:], (0, 1))), IGNORED)
+    return targets
+
+
+def _logits(model: Any, edits: Sequence[HeadEdit], statistics: str, reference: Any, given: dict[str, Any]) -> Tensor:
+    with edited_heads(model, edits, statistics, reference):
+        return model(**given).logits
+
+
+def _loss(model: Any, edits: Sequence[HeadEdit], statistics: str, given: dict[str, Any], targets: Tensor) -> float:
+    loss = _mean(_losses(_logits(model, edits, statistics, None, given), targets), targets)
+    assert loss is not None
+    return loss
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=IGNORED)
+    return losses.view(targets.shape)
+
+
+def _mean(losses: Tensor | None, targets: Tensor | None) -> float | None:
+    if losses is None or targets is None or not (targets != IGNORED).any():
+        return None
+    return float(losses.sum() / (targets != IGNORED).sum())
