@@ -39,8 +39,8 @@ def explorer(
     if save is None:
         _serve(names, port, json, opens_browser=not no_browser)
         return
+    from smht.explorer.reading import Typed
     from smht.explorer.static_page import check_path, save_page
-    from smht.explorer.viewer import Typed
 
     check_path(save)
     viewer = _viewer(names)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 ABOVE = (0, 114, 178)
 BELOW = (213, 94, 0)
+_TINY = 1e-12
 _MOST_UNDER_TEXT = 55
 """Percent: letters stay readable on what is behind them."""
 
@@ -20,9 +21,16 @@ class Scale:
 
     Attributes:
         limit: its distance from zero, above 0.
+        by_row: whether a picture has the strongest colour at each row's own furthest value, however small that is.
     """
 
     limit: float
+    by_row: bool = False
+
+    def strength(self, values: Tensor) -> Tensor:
+        """Of a picture's colours, `[R, C]`, from −1 to 1."""
+        limit = values.abs().amax(-1, keepdim=True).clamp_min(_TINY) if self.by_row else self.limit
+        return (values / limit).clamp(-1, 1).nan_to_num(0)
 
     def under_text(self, value: float) -> str:
         """A cell's background as CSS; empty near zero."""
@@ -40,5 +48,6 @@ def scale_of(values: Tensor) -> Scale:
     return Scale(limit or 1.0)
 
 
-WEIGHTS = Scale(1.0)
-"""For weights and probabilities that are to be compared."""
+PROBABILITIES = Scale(1.0)
+WEIGHTS = Scale(1.0, by_row=True)
+"""Of attention: numbers are coloured from 0 to 1; in pictures of long texts, where all are small, row by row."""

@@ -6,8 +6,9 @@ from html import escape
 import torch
 from torch import Tensor
 
-from smht.explorer.colours import WEIGHTS
+from smht.explorer.colours import PROBABILITIES
 from smht.explorer.markup import paragraph, token
+from smht.explorer.reading import Typed
 from smht.explorer.subject import Subject
 from smht.tasks.generation import Sampling, choose
 from smht.tokenization import EOS_ID, decode_bytes
@@ -36,25 +37,29 @@ def begin(seed: int) -> Continuation:
 
 
 @torch.inference_mode()
-def extend(subject: Subject, text: dict[str, Tensor], so_far: Continuation, sampling: Sampling) -> Continuation:
+def extend(subject: Subject, typed: Typed, so_far: Continuation, sampling: Sampling) -> Continuation:
     """One more token, chosen as `smht generate` chooses it; none after the end.
 
     Args:
         subject: whose continuation.
-        text: the model's arguments for what was typed.
+        typed: what it continues, with which heads.
         so_far: what has been added to it.
         sampling: how to choose. Its seed counts in `begin` alone.
 
     When the context is full, the model goes on from the newest half of it.
+
+    Raises:
+        UsageError: see `Subject.inputs`.
     """
     if so_far.has_ended:
         return so_far
+    text = subject.inputs(typed.text, typed.target)
     own = "decoder_input_ids" if subject.has_two_stacks else "input_ids"
     ids = [*text[own][0].tolist(), *so_far.ids]
     while len(ids) > subject.context:
         # The window that `stream_text` is in after so many tokens.
         ids = [*ids[: subject.context + 1][-max(1, subject.context // 2) :], *ids[subject.context + 1 :]]
-    with subject.held():
+    with subject.without(typed.off, typed.statistics):
         logits = subject.model(**{**text, own: torch.tensor([ids])}, use_cache=False).logits[0, -1].float()
     probabilities = logits.softmax(-1)
     if subject.tokenizer is not None:
@@ -82,7 +87,7 @@ def draw(subject: Subject, so_far: Continuation) -> str:
     if not so_far.ids:
         return paragraph("Nothing added yet.", "fine")
     items = "".join(
-        f'<li style="{WEIGHTS.under_text(probability)}">{token(name)}<small>{probability:.1%}</small></li>'
+        f'<li style="{PROBABILITIES.under_text(probability)}">{token(name)}<small>{probability:.1%}</small></li>'
         for name, probability in zip(subject.labels(so_far.ids), so_far.probabilities, strict=True)
     )
     end = paragraph("The model ends the text here.", "fine") if so_far.has_ended else ""

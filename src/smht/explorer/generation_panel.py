@@ -1,6 +1,6 @@
 """Gradio's components around `generation`: how tokens are chosen, and buttons for one, for several, and to stop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,8 +8,10 @@ import gradio as gr
 
 from smht.errors import UsageError
 from smht.explorer.generation import Continuation, added_text, begin, draw, extend
+from smht.explorer.heads_off import LIVE
 from smht.explorer.markup import paragraph
-from smht.explorer.viewer import Typed, Viewer, side_by_side
+from smht.explorer.reading import Typed
+from smht.explorer.viewer import Viewer, side_by_side
 from smht.tasks.generation import Sampling
 
 _SETTINGS = Sampling(temperature=0.8, top_k=None, max_new_tokens=20, seed=0)
@@ -40,16 +42,15 @@ class Generator:
     def one(self, typed: Typed, settings: Sampling, growth: Growth | None) -> tuple[Growth | None, str]:
         """One more token of each model: the new state, and what to show."""
         subjects = self.viewer.subjects
-        try:
-            texts = [subject.inputs(typed.text, typed.target) for subject in subjects]
-        except UsageError as error:
-            return None, self.refuse(error)
         if growth is None or growth.typed != typed or growth.seed != settings.seed:
             growth = Growth(typed, settings.seed, tuple(begin(settings.seed) for _ in subjects))
-        grown = tuple(
-            extend(subject, text, so_far, settings)
-            for subject, text, so_far in zip(subjects, texts, growth.continuations, strict=True)
-        )
+        try:
+            grown = tuple(
+                extend(subject, typed, so_far, settings)
+                for subject, so_far in zip(subjects, growth.continuations, strict=True)
+            )
+        except UsageError as error:
+            return None, self.refuse(error)
         growth = replace(growth, continuations=grown)
         return growth, self.draw(growth)
 
@@ -82,6 +83,12 @@ class Generator:
         return replace(typed, text=typed.text + added)
 
 
+def typed_of(values: Sequence[Any]) -> Typed:
+    """What stands in the page's first fields."""
+    text, target, off, statistics = values
+    return Typed(text or "", target or "", tuple(off or ()), statistics or LIVE)
+
+
 def settings_of(temperature: Any, top_k: Any, tokens: Any, seed: Any) -> Sampling:
     """What stands in the fields; an empty one means its default, and a top-k of 0 all tokens.
 
@@ -96,13 +103,12 @@ def settings_of(temperature: Any, top_k: Any, tokens: Any, seed: Any) -> Samplin
     )
 
 
-def build_generation(viewer: Viewer, text: Any, target: Any) -> Any:
+def build_generation(viewer: Viewer, inputs: list[Any]) -> Any:
     """The components and what they do.
 
     Args:
         viewer: of models that all go on writing.
-        text: the component that is typed into.
-        target: the one with what has been written so far.
+        inputs: the components of what is typed; the first two hold the text and what has been written so far.
 
     Returns:
         The event after which `text` and `target` hold what was generated too.
@@ -122,33 +128,31 @@ def build_generation(viewer: Viewer, text: Any, target: Any) -> Any:
     shown = gr.HTML(generator.draw(None), apply_default_css=False, elem_id="generation")
     growth = gr.State(None)
 
-    def grow(source: str, written: str, *rest: Any) -> Iterator[tuple[Growth | None, str]]:
-        *fields, so_far, is_single = rest
+    def grow(*given: Any) -> Iterator[tuple[Growth | None, str]]:
+        typed, (*fields, so_far, is_single) = typed_of(given[: len(inputs)]), given[len(inputs) :]
         try:
             settings = settings_of(*fields)
         except UsageError as error:
             yield so_far, generator.refuse(error)
             return
         settings = replace(settings, max_new_tokens=1) if is_single else settings
-        yield from generator.several(Typed(source, written), settings, so_far)
+        yield from generator.several(typed, settings, so_far)
 
-    def take_over(source: str, written: str, so_far: Growth | None) -> tuple[str, str]:
-        both = generator.text_with(Typed(source, written), so_far)
+    def take_over(*given: Any) -> tuple[str, str]:
+        both = generator.text_with(typed_of(given[:-1]), given[-1])
         return both.text, both.target
 
-    fields = [text, target, temperature, top_k, tokens, seed, growth]
+    fields = [*inputs, temperature, top_k, tokens, seed, growth]
     options: dict[str, Any] = {
         "show_progress": "hidden",
         "api_visibility": "private",
         "concurrency_limit": _AT_ONCE,
         "concurrency_id": "generation",
     }
-    started = [
+    started: list[Any] = [
         button.click(grow, [*fields, gr.State(is_single)], [growth, shown], **options)
         for button, is_single in ((one, True), (several, False))
     ]
     stop.click(None, cancels=started, api_visibility="private")
     over.click(lambda: (None, generator.draw(None)), None, [growth, shown], cancels=started, api_visibility="private")
-    return take.click(
-        take_over, [text, target, growth], [text, target], show_progress="hidden", api_visibility="private"
-    )
+    return take.click(take_over, [*inputs, growth], inputs[:2], show_progress="hidden", api_visibility="private")

@@ -52,7 +52,7 @@ def heat_map(values: Tensor, rows: Axis, columns: Axis, caption: str, scale: Sca
     """A matrix as a figure.
 
     Args:
-        values: `[R, C]`.
+        values: `[R, C]`; whole numbers, which have no colours, or others.
         rows: its rows.
         columns: its columns.
         caption: what it shows.
@@ -61,10 +61,10 @@ def heat_map(values: Tensor, rows: Axis, columns: Axis, caption: str, scale: Sca
     Returns:
         A table of up to 400 numbers; beyond that a picture of at most 128 × 128 cells, each the mean of a block.
     """
-    values = values.float().cpu()
     scale = scale or scale_of(values)
     if values.numel() <= _MOST_NUMBERS and values.shape[1] <= _MOST_COLUMNS:
         return _numbers(values, rows, columns, caption, scale)
+    values = values.float().cpu()
     return _picture(values, rows, columns, caption, scale)
 
 
@@ -116,7 +116,7 @@ def _column_names(count: int, columns: Axis) -> str:
 
 
 def _cell(value: float, place: int, columns: Axis, scale: Scale) -> str:
-    colour = scale.under_text(value)
+    colour = scale.under_text(value) if isinstance(value, float) else ""
     style = f' style="{colour}"' if colour else ""
     return f"<td{_first(place, columns)}{style}>{number(value)}</td>"
 
@@ -126,10 +126,11 @@ def _first(place: int, columns: Axis) -> str:
 
 
 def number(value: float) -> str:
-    """A value as all tables write it: four places, with a true minus sign."""
-    text = f"{value:.4f}"
-    text = text if abs(value) < 100_000 else f"{value:.4g}"
-    return (text[1:] if text.startswith("-0.0000") else text).replace("-", "−")
+    """A value as all tables write it: whole numbers as they are, others with four places and a true minus sign."""
+    if isinstance(value, int):
+        return str(value)
+    text = f"{value:.4f}" if abs(value) < 100_000 else f"{value:.4g}"
+    return (text[1:] if text == "-0.0000" else text).replace("-", "−")
 
 
 def _picture(values: Tensor, rows: Axis, columns: Axis, caption: str, scale: Scale) -> str:
@@ -141,7 +142,8 @@ def _picture(values: Tensor, rows: Axis, columns: Axis, caption: str, scale: Sca
     top = max([len(name) for _, name in top_names], default=0) * _LETTER + 8
     width, height = shown.shape[1] * side, shown.shape[0] * side
     means = "" if block == (1, 1) else f", means of {block[0]} × {block[1]}"
-    title = f"{caption}: {rows.title} down, {columns.title} across{means}"
+    colours = ", colours relative to each row's largest" if scale.by_row else ""
+    title = f"{caption}: {rows.title} down, {columns.title} across{means}{colours}"
     middle = side / 2 + 4
     labels = "".join(
         f'<text x="{left - 4}" y="{top + place * side + middle:g}" text-anchor="end">{escape(name)}</text>'
@@ -185,8 +187,7 @@ def _png(values: Tensor, scale: Scale) -> str:
     """A picture of one pixel a value as a data address: the stronger a colour, the less of the page shows through."""
     from PIL import Image
 
-    strength = (values / scale.limit).clamp(-1, 1).nan_to_num(0)
-    pixels = ((strength + 1) * _LEVELS).round().to(torch.uint8)
+    pixels = ((scale.strength(values) + 1) * _LEVELS).round().to(torch.uint8)
     image = Image.fromarray(pixels.numpy()).convert("P")
     image.putpalette([*BELOW] * _LEVELS + [*ABOVE] * (_LEVELS + 1))
     opacity = bytes(round(255 * abs(level) / _LEVELS) for level in range(-_LEVELS, _LEVELS + 1))

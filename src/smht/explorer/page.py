@@ -5,13 +5,16 @@ from typing import Any
 
 import gradio as gr
 
-from smht.explorer.generation_panel import build_generation
+from smht.explorer.generation_panel import build_generation, typed_of
+from smht.explorer.heads_off import HELD, LIVE
 from smht.explorer.markup import words
+from smht.explorer.reading import Typed
 from smht.explorer.section import Choice, Section
 from smht.explorer.sections import SECTIONS
-from smht.explorer.viewer import Part, Typed, Viewer
+from smht.explorer.viewer import Part, Viewer
 
 # Live typing: of many keystrokes only the last is answered. Nothing is meant to be called by programs.
+_MOST_BOXES = 24
 _LIVE: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -41,20 +44,18 @@ class _Panel:
     def __init__(self, section: Section, part: Part) -> None:
         self.section = section
         _head(section.heading, section.lead)
-        self.dropdowns: list[gr.Dropdown] = []
-        self.walks: list[tuple[gr.Button, gr.Dropdown, int]] = []
         with gr.Row(elem_classes="choices"):
-            for choice in part.choices:
-                self._add(choice)
+            self.dropdowns = [_dropdown(choice) for choice in part.choices]
+        self.walks: list[tuple[gr.Button, gr.Dropdown, int]] = []
+        with gr.Row(elem_classes="buttons"):
+            for choice, dropdown in zip(part.choices, self.dropdowns, strict=True):
+                if choice.walks:
+                    self._add_walk(choice.label.lower(), dropdown)
         self.figures = gr.HTML(part.html, apply_default_css=False, elem_id=section.name)
 
-    def _add(self, choice: Choice) -> None:
-        back = gr.Button(f"Previous {choice.label.lower()}", size="sm", min_width=80) if choice.walks else None
-        dropdown = gr.Dropdown(list(choice.options), value=choice.value, label=choice.label, min_width=140)
-        self.dropdowns.append(dropdown)
-        if back is not None:
-            forth = gr.Button(f"Next {choice.label.lower()}", size="sm", min_width=80)
-            self.walks += [(back, dropdown, -1), (forth, dropdown, 1)]
+    def _add_walk(self, name: str, dropdown: gr.Dropdown) -> None:
+        for word, by in (("Previous", -1), ("Next", 1)):
+            self.walks.append((gr.Button(f"{word} {name}", size="sm", min_width=80), dropdown, by))
 
     @property
     def outputs(self) -> list[Any]:
@@ -68,6 +69,10 @@ class _Panel:
         return [*dropdowns, part.html]
 
 
+def _dropdown(choice: Choice) -> gr.Dropdown:
+    return gr.Dropdown(list(choice.options), value=choice.value, label=choice.label, min_width=140)
+
+
 def _inputs(viewer: Viewer, typed: Typed) -> list[Any]:
     first = viewer.subjects[0]
     label = "Text" if first.tokenizer else f"Token ids, from 0 to {first.model.config.vocab_size - 1}"
@@ -75,7 +80,18 @@ def _inputs(viewer: Viewer, typed: Typed) -> list[Any]:
     target = gr.Textbox(
         typed.target, label="Written so far", lines=1, max_lines=8, visible=first.has_two_stacks, elem_id="target"
     )
-    return [text, target]
+    return [text, target, *_switches(viewer)]
+
+
+def _switches(viewer: Viewer) -> list[Any]:
+    """Heads to switch off: boxes to tick while they are few, a list to search beyond."""
+    names = list(dict.fromkeys(name for subject in viewer.subjects for name in subject.heads))
+    with gr.Row(elem_classes="choices"):
+        kind = gr.CheckboxGroup if len(names) <= _MOST_BOXES else partial(gr.Dropdown, multiselect=True)
+        off = kind(names, value=[], label="Heads that are off", elem_id="off", scale=3, min_width=280)
+        modes = [("live: of what is left", LIVE), ("held: as with all heads", HELD)]
+        statistics = gr.Radio(modes, value=LIVE, label="Means and variances of LayerNorm", min_width=200)
+    return [off, statistics]
 
 
 def _head(heading: str, lead: str) -> None:
@@ -88,21 +104,21 @@ def _generation(viewer: Viewer, inputs: list[Any]) -> Any:
     if not all(subject.writes for subject in viewer.subjects):
         return None
     _head("Going on", "Each token with the probability that the model gave it, before temperature and top-k.")
-    return build_generation(viewer, *inputs)
+    return build_generation(viewer, inputs)
 
 
 def _connect(viewer: Viewer, inputs: list[Any], status: gr.HTML, panels: list[_Panel], taken: Any) -> None:
     counts = [len(panel.dropdowns) for panel in panels]
 
     def look(*given: Any) -> list[Any]:
-        typed, rest = Typed(*given[: len(inputs)]), list(given[len(inputs) :])
+        typed, rest = typed_of(given[: len(inputs)]), list(given[len(inputs) :])
         values = [[rest.pop(0) for _ in range(count)] for count in counts]
         view = viewer.view(typed, values)
         pairs = zip(panels, view.parts, strict=True)
         return [_status(view.status), *(update for panel, part in pairs for update in panel.updates(part))]
 
     def choose(panel: _Panel, *given: Any) -> list[Any]:
-        message, part = viewer.part(panel.section, Typed(*given[: len(inputs)]), given[len(inputs) :])
+        message, part = viewer.part(panel.section, typed_of(given[: len(inputs)]), given[len(inputs) :])
         return [_status(message), *panel.updates(part)]
 
     everything = [*inputs, *(dropdown for panel in panels for dropdown in panel.dropdowns)]
@@ -120,7 +136,7 @@ def _connect(viewer: Viewer, inputs: list[Any], status: gr.HTML, panels: list[_P
 
 
 def _walk(viewer: Viewer, panel: _Panel, place: int, by: int, typed_count: int, *given: Any) -> list[Any]:
-    typed, values = Typed(*given[:typed_count]), list(given[typed_count:])
+    typed, values = typed_of(given[:typed_count]), list(given[typed_count:])
     message, part = viewer.part(panel.section, typed, values)
     if part.choices:
         values[place] = part.choices[place].neighbour(values[place], by)

@@ -1,17 +1,35 @@
 """One text through one model: every step, and what follows from the last."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 
 import torch
 from torch import Tensor
 
+from smht.explorer.heads_off import LIVE
 from smht.explorer.subject import Subject
 from smht.inspection import HeadLogits, Trace, head_logits, trace
 
 _KEPT_BYTES = 400_000_000
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What models are to read, and how.
+
+    Attributes:
+        text: or token ids, for a model without a tokenizer.
+        target: what has been written so far, for two stacks.
+        off: names of heads that are switched off.
+        statistics: of the norms then: `live` or `held`, see `smht.inspection.edited_heads`.
+    """
+
+    text: str
+    target: str = ""
+    off: tuple[str, ...] = ()
+    statistics: str = LIVE
 
 
 @dataclass(frozen=True)
@@ -22,11 +40,15 @@ class Reading:
         subject: whose.
         inputs: the model's arguments.
         trace: every step.
+        typed: what was asked for.
+        whole: the same text with all heads, where some are off.
     """
 
     subject: Subject
     inputs: dict[str, Tensor]
     trace: Trace
+    typed: Typed
+    whole: "Reading | None" = None
 
     @cached_property
     def ids(self) -> list[int]:
@@ -71,7 +93,7 @@ class Reading:
 
     def contributions(self, outcomes: list[int]) -> HeadLogits:
         """What each chunk adds to the scores of these tokens or labels."""
-        with self.subject.held():
+        with self.subject.without(self.typed.off, self.typed.statistics):
             return head_logits(self.subject.model, torch.tensor(outcomes), **self.inputs)
 
 
@@ -82,20 +104,24 @@ class Reader:
         self._kept: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
         self._lock = Lock()
 
-    def read(self, subject: Subject, text: str, target: str | None = None) -> Reading:
+    def read(self, subject: Subject, typed: Typed) -> Reading:
         """A text through a model.
 
         Raises:
             UsageError: see `Subject.inputs`.
         """
-        inputs = subject.inputs(text, target)
-        key = (id(subject), *(tuple(ids[0].tolist()) for ids in inputs.values()))
+        inputs = subject.inputs(typed.text, typed.target)
+        off = tuple(name for name in subject.heads if name in typed.off)
+        typed = replace(typed, off=off, statistics=typed.statistics if off else LIVE)
+        whole = self.read(subject, replace(typed, off=())) if off else None
+        ids = (tuple(each[0].tolist()) for each in inputs.values())
+        key = (id(subject), typed.off, typed.statistics, *ids)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        with subject.held():
-            reading = Reading(subject, inputs, trace(subject.model, **inputs))
+        with subject.without(typed.off, typed.statistics):
+            reading = Reading(subject, inputs, trace(subject.model, **inputs), typed, whole)
         with self._lock:
             self._kept[key] = reading
             while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _KEPT_BYTES:

@@ -38,7 +38,7 @@ class Server:
 
     def __init__(self, viewer: Viewer, text: str | None = None, port: int | None = None) -> None:
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        import gradio as gr
+        from gradio.themes import Base
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -61,7 +61,7 @@ class Server:
             enable_monitoring=False,
             run_history=False,
             footer_links=[],
-            theme=gr.themes.Base(font=_FONTS, font_mono=_MONOSPACE),
+            theme=Base(font=_FONTS, font_mono=_MONOSPACE),
             css=Path(__file__).with_name("explorer.css").read_text(encoding="utf-8"),
             app_kwargs={"middleware": middleware, "docs_url": None, "redoc_url": None},
         )

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from smht.errors import UsageError
 from smht.explorer.markup import words
-from smht.explorer.reading import Reading
+from smht.explorer.reading import Reading, Typed
 from smht.explorer.section import Section
 from smht.explorer.sections import SECTIONS
-from smht.explorer.viewer import Typed, Viewer, side_by_side
+from smht.explorer.viewer import Viewer, side_by_side
 from smht.training.files import write_bytes
 from smht.training.run_folder import writing
 

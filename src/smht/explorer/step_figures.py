@@ -44,7 +44,7 @@ def _values(reading: Reading, step: Step, head: int) -> str:
     if step.number in ("5", "6"):
         return _scores(reading, step, tokens, value, title)
     if value.dim() == 1:
-        return heat_map(value[None].float(), Axis("", ["id"]), Axis("token", tokens.names), title)
+        return heat_map(value[None], Axis("", ["id"]), Axis("token", tokens.names), title)
     width = value.shape[-1] if value.dim() == 3 else _chunk(reading, value)
     return heat_map(value.flatten(1), tokens, Axis("head" if width else "channel", group=width), title)
 

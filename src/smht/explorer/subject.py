@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from smht.errors import UsageError
+from smht.explorer.heads_off import edits_of, head_names
+from smht.inspection import Drop, DropLineage, edited_heads
 from smht.models import SmhtForCausalLM, SmhtForSequenceClassification, SmhtPreTrainedModel, preset_config
 from smht.tasks.model_inputs import model_inputs, parse_ids
 from smht.tokenization import decode_bytes
@@ -85,10 +87,21 @@ class Subject:
             + (f"split: {split}" if split else "dense")
         )
 
+    @cached_property
+    def heads(self) -> dict[str, Drop | DropLineage]:
+        """What can be switched off, by name."""
+        return head_names(self.model)
+
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other threads from the model: looking inside puts hooks into it for the time."""
-        with self._lock:
+    def without(self, off: Sequence[str], statistics: str) -> Iterator[None]:
+        """The model with heads switched off, for one thread at a time: looking inside puts hooks into it.
+
+        Args:
+            off: names in `heads`; others are left out.
+            statistics: `live` or `held`, see `smht.inspection.edited_heads`.
+        """
+        edits = edits_of(self.heads, off)
+        with self._lock, edited_heads(self.model, edits, statistics) if edits else nullcontext():
             yield
 
     def inputs(self, text: str, target: str | None = None) -> dict[str, Tensor]:

@@ -6,23 +6,10 @@ from typing import Any
 
 from smht.errors import UsageError
 from smht.explorer.markup import words
-from smht.explorer.reading import Reader, Reading
+from smht.explorer.reading import Reader, Reading, Typed
 from smht.explorer.section import Choice, Section
 from smht.explorer.sections import SECTIONS
 from smht.explorer.subject import Subject
-
-
-@dataclass(frozen=True)
-class Typed:
-    """What the models are to read.
-
-    Attributes:
-        text: or token ids, for a model without a tokenizer.
-        target: what has been written so far, for two stacks.
-    """
-
-    text: str
-    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +83,7 @@ class Viewer:
         Raises:
             UsageError: a model cannot read it; the message says why.
         """
-        return [self._reader.read(subject, typed.text, typed.target) for subject in self.subjects]
+        return [self._reader.read(subject, typed) for subject in self.subjects]
 
     def _part(self, section: Section, readings: list[Reading], values: Sequence[Any]) -> Part:
         choices = section.choices(readings, values)
@@ -105,7 +92,8 @@ class Viewer:
 
     def _status(self, readings: list[Reading]) -> str:
         counts = [f"{len(r.ids):,} of at most {r.subject.context:,} tokens" for r in readings]
-        said = [_message("; ".join(dict.fromkeys(counts)), "fine")]
+        off = [f"{len(r.typed.off)} switched off" for r in readings if r.typed.off]
+        said = [_message("; ".join(dict.fromkeys([*counts, *off])), "fine")]
         notices = [notice for subject in self.subjects if (notice := subject.notice())]
         return "".join([*said, *(_message(notice, "notice") for notice in notices)])
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from smht.explorer.bars import Bar, bar_table
-from smht.explorer.colours import WEIGHTS
+from smht.explorer.colours import PROBABILITIES
+from smht.explorer.heat_maps import number
 from smht.explorer.markup import heading_cells, paragraph, table, token
 from smht.explorer.reading import Reading
 from smht.explorer.section import Choice, Section, kept
@@ -30,7 +31,7 @@ class Tokens(Section):
         """A line of tokens, the loss, and the likeliest outcomes."""
         parts = [_line_of_tokens(reading)]
         if reading.loss is not None:
-            parts.append(paragraph(f"Loss: {reading.loss:.4f} nats a token over {len(reading.ids) - 1:,} tokens."))
+            parts.append(paragraph(_loss(reading)))
         if reading.subject.labels_texts:
             parts.append(outcomes(reading, 0, "Labels of the text"))
         elif reading.subject.writes:
@@ -44,18 +45,28 @@ def outcomes(reading: Reading, place: int, caption: str) -> str:
     """The likeliest tokens after one, or labels, with their probabilities as bars."""
     row = reading.probabilities[place]
     best = row.topk(min(_SHOWN_OUTCOMES, len(row)))
-    bars = [
-        Bar(reading.subject.outcomes[index], value, (f"{value:.2%}",))
-        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    ]
-    return bar_table(caption, ("outcome", "probability"), bars)
+    before = None if reading.whole is None else reading.whole.probabilities[place]
+    bars = []
+    for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        cells = (f"{value:.2%}",) if before is None else (f"{value:.2%}", f"{float(before[index]):.2%}")
+        bars.append(Bar(reading.subject.outcomes[index], value, cells))
+    headings = ("outcome", "probability") if before is None else ("outcome", "probability", "with all heads")
+    return bar_table(caption, headings, bars)
+
+
+def _loss(reading: Reading) -> str:
+    count = len(reading.ids) - 1
+    text = f"Loss: {reading.loss:.4f} nats a token over {count:,} token{'s' * (count != 1)}"
+    if reading.whole is not None and reading.whole.loss is not None and reading.loss is not None:
+        text += f"; with all heads {reading.whole.loss:.4f}, a change of {number(reading.loss - reading.whole.loss)}"
+    return text + "."
 
 
 def _line_of_tokens(reading: Reading) -> str:
     before = reading.given_before if reading.subject.writes else [None] * len(reading.ids)
     items = []
     for name, probability in zip(reading.tokens, before, strict=True):
-        colour = WEIGHTS.under_text(probability or 0.0)
+        colour = PROBABILITIES.under_text(probability or 0.0)
         style = f' style="{colour}"' if colour else ""
         said = "" if probability is None else f"<small>{probability:.1%}</small>"
         items.append(f"<li{style}>{token(name)}{said}</li>")
