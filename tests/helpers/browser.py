@@ -9,11 +9,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 30_000
+PATIENCE = 20_000
 """Milliseconds; a busy machine is slow, and a page that never answers is a failure all the same."""
+expect.set_options(timeout=PATIENCE)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from smht.cli.output import print_json, progress_console, quieten_libraries
+from smht.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +35,7 @@ def explorer(
     quieten_libraries()
     from smht.explorer.extras import check_extras
 
-    check_extras()
+    check_extras(is_served=save is None)
     names, text = _sort(arguments or [], save)
     if save is None:
         _serve(names, port, json, opens_browser=not no_browser)
@@ -42,6 +43,8 @@ def explorer(
     from smht.explorer.reading import Typed
     from smht.explorer.static_page import check_path, save_page
 
+    if port is not None or no_browser:
+        raise UsageError("--port and --no-browser are for a page that is served, and --save writes a file")
     check_path(save)
     viewer = _viewer(names)
     save_page(viewer, Typed(viewer.subjects[0].first_text if text is None else text), save)
@@ -53,8 +56,6 @@ def explorer(
 
 def _sort(arguments: list[str], save: Path | None) -> tuple[list[str], str | None]:
     """Run folders, and the text where a file is to be written."""
-    from smht.errors import UsageError
-
     runs, text = arguments, None
     if save is not None and arguments:
         *runs, text = arguments

@@ -1,20 +1,27 @@
 """Whether what the explorer needs is installed."""
 
-from smht.errors import UsageError, first_line
+from importlib.util import find_spec
+
+from smht.errors import UsageError
 
 
-def check_extras() -> None:
+def check_extras(is_served: bool) -> None:
     """Make sure that a page can be made, before a model is loaded for it.
+
+    Args:
+        is_served: whether it is for a browser; a file takes less.
 
     Raises:
         UsageError: gradio or pillow is missing.
     """
-    try:
-        import gradio
-        import PIL
+    needed = {"PIL": "pillow", **({"gradio": "gradio"} if is_served else {})}
+    missing = [name for module, name in needed.items() if not _is_there(module)]
+    if missing:
+        raise UsageError(f"the explorer needs {' and '.join(missing)}: pip install 'smht[explorer]'")
 
-        del gradio, PIL
-    except ImportError as error:
-        raise UsageError(
-            f"the explorer needs gradio and pillow ({first_line(error)}): pip install 'smht[explorer]'"
-        ) from None
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # imports of it are blocked
+        return False

@@ -103,15 +103,12 @@ def settings_of(temperature: Any, top_k: Any, tokens: Any, seed: Any) -> Samplin
     )
 
 
-def build_generation(viewer: Viewer, inputs: list[Any]) -> Any:
+def build_generation(viewer: Viewer, inputs: list[Any]) -> None:
     """The components and what they do.
 
     Args:
         viewer: of models that all go on writing.
         inputs: the components of what is typed; the first two hold the text and what has been written so far.
-
-    Returns:
-        The event after which `text` and `target` hold what was generated too.
     """
     generator = Generator(viewer)
     with gr.Row(elem_classes="choices"):
@@ -155,4 +152,4 @@ def build_generation(viewer: Viewer, inputs: list[Any]) -> Any:
     ]
     stop.click(None, cancels=started, api_visibility="private")
     over.click(lambda: (None, generator.draw(None)), None, [growth, shown], cancels=started, api_visibility="private")
-    return take.click(take_over, [*inputs, growth], inputs[:2], show_progress="hidden", api_visibility="private")
+    take.click(take_over, [*inputs, growth], inputs[:2], show_progress="hidden", api_visibility="private")

@@ -33,8 +33,10 @@ def build_page(viewer: Viewer, text: str | None = None) -> gr.Blocks:
         view = viewer.view(typed)
         status = gr.HTML(_status(view.status), apply_default_css=False, elem_id="status")
         panels = [_Panel(section, part) for section, part in zip(SECTIONS, view.parts, strict=True)]
-        taken = _generation(viewer, inputs)
-        _connect(viewer, inputs, status, panels, taken)
+        if all(subject.writes for subject in viewer.subjects):
+            _head("Going on", "Each token with the probability that the model gave it, before temperature and top-k.")
+            build_generation(viewer, inputs)
+        _connect(viewer, inputs, status, panels)
     return page
 
 
@@ -99,15 +101,7 @@ def _head(heading: str, lead: str) -> None:
     gr.HTML(html, apply_default_css=False)
 
 
-def _generation(viewer: Viewer, inputs: list[Any]) -> Any:
-    """The part that writes on; None where a model does not."""
-    if not all(subject.writes for subject in viewer.subjects):
-        return None
-    _head("Going on", "Each token with the probability that the model gave it, before temperature and top-k.")
-    return build_generation(viewer, inputs)
-
-
-def _connect(viewer: Viewer, inputs: list[Any], status: gr.HTML, panels: list[_Panel], taken: Any) -> None:
+def _connect(viewer: Viewer, inputs: list[Any], status: gr.HTML, panels: list[_Panel]) -> None:
     counts = [len(panel.dropdowns) for panel in panels]
 
     def look(*given: Any) -> list[Any]:
@@ -123,9 +117,8 @@ def _connect(viewer: Viewer, inputs: list[Any], status: gr.HTML, panels: list[_P
 
     everything = [*inputs, *(dropdown for panel in panels for dropdown in panel.dropdowns)]
     outputs = [status, *(output for panel in panels for output in panel.outputs)]
-    gr.on([component.input for component in inputs], look, everything, outputs, **_LIVE)
-    if taken is not None:
-        taken.then(look, everything, outputs, **_LIVE)
+    # Not `input`, which Gradio does not send for what is pasted.
+    gr.on([component.change for component in inputs], look, everything, outputs, **_LIVE)
     for panel in panels:
         own = [*inputs, *panel.dropdowns]
         for dropdown in panel.dropdowns:

@@ -1,9 +1,13 @@
 """The page's server: on this machine only, and asking nothing of any other."""
 
+import asyncio
 import os
 import socket
+import sys
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ _POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self'; object-src 'none'; "
     "frame-ancestors 'self'; form-action 'self'"
 )
+# Neither reports to its makers nor, which takes its time after each event, statistics of its own queue.
+_GRADIO_SETTINGS = {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(sys.maxsize)}
 _FONTS = ("system-ui", "sans-serif")
 _MONOSPACE = ("ui-monospace", "monospace")
 
@@ -37,35 +43,17 @@ class Server:
     """
 
     def __init__(self, viewer: Viewer, text: str | None = None, port: int | None = None) -> None:
-        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        from gradio.themes import Base
-        from starlette.middleware import Middleware
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-        from smht.explorer.page import build_page
-
-        self._page = build_page(viewer, text)
-        port = _free_port(port)
-        # Other hosts' pages cannot reach this one by a name of theirs that leads here.
-        middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]), Middleware(_OnlyFromHere)]
-        self._page.launch(
-            server_name=HOST,
-            server_port=port,
-            share=False,
-            inbrowser=False,
-            prevent_thread_lock=True,
-            quiet=True,
-            ssr_mode=False,
-            pwa=False,
-            mcp_server=False,
-            enable_monitoring=False,
-            run_history=False,
-            footer_links=[],
-            theme=Base(font=_FONTS, font_mono=_MONOSPACE),
-            css=Path(__file__).with_name("explorer.css").read_text(encoding="utf-8"),
-            app_kwargs={"middleware": middleware, "docs_url": None, "redoc_url": None},
-        )
-        self.address = f"http://{HOST}:{port}"
+        os.environ |= _GRADIO_SETTINGS
+        for number in _free_ports(port):
+            try:
+                self._page = _within_a_loop(partial(_launch, viewer, text, number))
+            except OSError:
+                continue  # another process was quicker
+            self.address = f"http://{HOST}:{number}"
+            return
+        if port is not None:
+            raise UsageError(f"port {port} is taken: name another --port")
+        raise UsageError(f"the ports from {_PORTS[0]} to {_PORTS[-1]} are all taken: name a free one with --port")
 
     def wait(self) -> None:
         """Until the process is told to stop."""
@@ -76,7 +64,48 @@ class Server:
         self._page.close(verbose=False)
 
 
-def _free_port(wanted: int | None) -> int:
+def _launch(viewer: Viewer, text: str | None, port: int) -> Any:
+    from gradio.themes import Base
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from smht.explorer.page import build_page
+
+    page = build_page(viewer, text)
+    # Other hosts' pages cannot reach this one by a name of theirs that leads here.
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]), Middleware(_OnlyFromHere)]
+    page.launch(
+        server_name=HOST,
+        server_port=port,
+        share=False,
+        inbrowser=False,
+        prevent_thread_lock=True,
+        quiet=True,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        run_history=False,
+        footer_links=[],
+        theme=Base(font=_FONTS, font_mono=_MONOSPACE),
+        css=Path(__file__).with_name("explorer.css").read_text(encoding="utf-8"),
+        app_kwargs={"middleware": middleware, "docs_url": None, "redoc_url": None},
+    )
+    return page
+
+
+def _within_a_loop(make: Callable[[], Any]) -> Any:
+    """Call a function where an event loop runs: elsewhere Gradio makes one for each lock, and never closes it."""
+
+    async def call() -> Any:
+        return make()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, call()).result()
+
+
+def _free_ports(wanted: int | None) -> Iterator[int]:
+    """Those that nobody listens at, of all or of the one that is wanted."""
     if wanted is not None and not 1 <= wanted <= 65535:
         raise UsageError(f"port = {wanted} must be from 1 to 65535")
     for port in _PORTS if wanted is None else (wanted,):
@@ -88,10 +117,7 @@ def _free_port(wanted: int | None) -> int:
                 raise UsageError(f"port {port} is not for users of this machine: take one above 1023") from None
             except OSError:
                 continue
-            return port
-    if wanted is None:
-        raise UsageError(f"the ports from {_PORTS[0]} to {_PORTS[-1]} are all taken: name a free one with --port")
-    raise UsageError(f"port {wanted} is taken: name another --port")
+        yield port
 
 
 class _OnlyFromHere:

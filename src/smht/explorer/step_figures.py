@@ -50,7 +50,8 @@ def _values(reading: Reading, step: Step, head: int) -> str:
 
 
 def _rows(reading: Reading, step: Step) -> Axis:
-    return Axis("token", reading.source if step.stack == "encoder" else reading.tokens)
+    is_of_memory = step.number == "3h.3" and step.name.startswith(("key", "value"))
+    return Axis("token", reading.source if step.stack == "encoder" or is_of_memory else reading.tokens)
 
 
 def _chunk(reading: Reading, value: Tensor) -> int:
