@@ -199,6 +199,19 @@ def test_what_cannot_be_read_is_said_once_and_mended(chromium: Browser, mini: st
         expect(page.locator("#tokens table").first).to_be_visible()
 
 
+def test_fast_typing_ends_with_the_last_text(chromium: Browser, mini: str) -> None:
+    with watched(chromium, mini) as seen:
+        page, box = seen.page, seen.page.get_by_role("textbox", name="Token ids")
+        box.fill("")
+        box.press_sequentially("1, 2, 3, 4, 5, 6, 7, 8")
+        expect(page.locator("#status")).to_contain_text("8 of at most 16 tokens")
+        for _ in range(18):
+            box.press("Backspace")
+        expect(page.locator("#status")).to_contain_text("2 of at most 16 tokens")
+        expect(page.locator("#tokens .tokens li")).to_have_count(2)
+        assert page.get_by_test_id("toast-body").count() == 0
+
+
 def test_two_browsers_at_once(chromium: Browser, mini: str) -> None:
     with watched(chromium, mini) as one, watched(chromium, mini) as other:
         type_ids(one.page, "1, 2, 3")

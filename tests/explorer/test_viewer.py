@@ -319,6 +319,14 @@ def test_a_run_opens_on_a_text_of_its_task(tmp_path: Path) -> None:
     assert run_subject(run.path).first_text == "satu"
 
 
+def test_it_opens_on_as_much_as_all_can_read() -> None:
+    short = subject(max_position_embeddings=5)
+    short.first_text = "for i in range(3):"
+    assert Viewer([short, subject()]).first_text == "for "
+    with pytest.raises(UsageError, match="reads at most 1: take 1 away"):
+        _ = Viewer([subject(max_position_embeddings=1)]).first_text
+
+
 def test_a_preset_is_the_same_model_each_time() -> None:
     first, second = (preset_subject().model.state_dict() for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)

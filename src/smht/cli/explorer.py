@@ -16,12 +16,12 @@ def register(app: typer.Typer) -> None:
 
 
 def explorer(
-    arguments: Annotated[
+    runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN [RUN]] [TEXT]",
-            help="One run folder, or two to see side by side; none for the preset smht-mini, whose texts are token "
-            "ids. With --save, then the text.",
+            metavar="RUN|TEXT",
+            help="A run folder, or two runs to see side by side; none for the article's mini model, whose texts are "
+            "token ids. With --save, a text comes last.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +36,7 @@ def explorer(
     from smht.explorer.extras import check_extras
 
     check_extras(is_served=save is None)
-    names, text = _sort(arguments or [], save)
+    names, text = _sort(runs or [], save)
     if save is None:
         _serve(names, port, json, opens_browser=not no_browser)
         return
@@ -47,7 +47,7 @@ def explorer(
         raise UsageError("--port and --no-browser are for a page that is served, and --save writes a file")
     check_path(save)
     viewer = _viewer(names)
-    save_page(viewer, Typed(viewer.subjects[0].first_text if text is None else text), save)
+    save_page(viewer, Typed(viewer.first_text if text is None else text), save)
     if json:
         print_json({"page": str(save)})
     else:

@@ -13,9 +13,15 @@ from smht.explorer.section import Choice, Section
 from smht.explorer.sections import SECTIONS
 from smht.explorer.viewer import Part, Viewer
 
-# Live typing: of many keystrokes only the last is answered. Nothing is meant to be called by programs.
 _MOST_BOXES = 24
-_LIVE: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden", "api_visibility": "private"}
+# Of many keystrokes only the last is answered. What is chosen may be about a text that has changed since, which
+# `Choice.keep` mends and Gradio's own check would refuse. Nothing is meant to be called by programs.
+_LIVE: dict[str, Any] = {
+    "trigger_mode": "always_last",
+    "preprocess": False,
+    "show_progress": "hidden",
+    "api_visibility": "private",
+}
 
 
 def build_page(viewer: Viewer, text: str | None = None) -> gr.Blocks:
@@ -23,12 +29,16 @@ def build_page(viewer: Viewer, text: str | None = None) -> gr.Blocks:
 
     Args:
         viewer: of the models.
-        text: what it opens with; the first model's own if not given.
+        text: what it opens with; the viewer's own if not given.
+
+    Raises:
+        UsageError: a text that a model cannot read.
     """
     names = " and ".join(subject.name for subject in viewer.subjects)
     with gr.Blocks(title=f"smht explorer: {names}", analytics_enabled=False) as page:
         gr.HTML(_header(viewer), apply_default_css=False, elem_id="header")
-        typed = Typed(viewer.subjects[0].first_text if text is None else text)
+        typed = Typed(viewer.first_text if text is None else text)
+        viewer.read(typed)
         inputs = _inputs(viewer, typed)
         view = viewer.view(typed)
         status = gr.HTML(_status(view.status), apply_default_css=False, elem_id="status")
@@ -49,9 +59,10 @@ class _Panel:
         with gr.Row(elem_classes="choices"):
             self.dropdowns = [_dropdown(choice) for choice in part.choices]
         self.walks: list[tuple[gr.Button, gr.Dropdown, int]] = []
-        with gr.Row(elem_classes="buttons"):
-            for choice, dropdown in zip(part.choices, self.dropdowns, strict=True):
-                if choice.walks:
+        walked = [pair for pair in zip(part.choices, self.dropdowns, strict=True) if pair[0].walks]
+        if walked:
+            with gr.Row(elem_classes="buttons"):
+                for choice, dropdown in walked:
                     self._add_walk(choice.label.lower(), dropdown)
         self.figures = gr.HTML(part.html, apply_default_css=False, elem_id=section.name)
 

@@ -35,11 +35,11 @@ class Server:
 
     Args:
         viewer: what it shows.
-        text: what it opens with; the first model's own if not given.
+        text: what it opens with; the viewer's own if not given.
         port: to listen at; the first free one from 7860 if not given.
 
     Raises:
-        UsageError: the port is taken or cannot be had.
+        UsageError: the port is taken or cannot be had, or a text that a model cannot read.
     """
 
     def __init__(self, viewer: Viewer, text: str | None = None, port: int | None = None) -> None:

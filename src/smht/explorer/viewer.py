@@ -54,6 +54,25 @@ class Viewer:
         for other in self.subjects[1:]:
             _check_pair(self.subjects[0], other)
 
+    @property
+    def first_text(self) -> str:
+        """What to open with: the first model's own, as much of it as all can read.
+
+        Raises:
+            UsageError: not even one letter.
+        """
+        text = self.subjects[0].first_text
+        while True:
+            try:
+                for subject in self.subjects:
+                    subject.inputs(text)
+            except UsageError:
+                if len(text) <= 1:
+                    raise
+                text = text[:-1]
+            else:
+                return text
+
     def view(self, typed: Typed, values: Sequence[Sequence[Any]] = ()) -> View:
         """All sections.
 
