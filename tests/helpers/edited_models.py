@@ -65,7 +65,7 @@ def silence(block: Any, part: str, head: int) -> None:
     """Set what carries a head's part into the residual stream to zero."""
     sublayer = getattr(block, NAMES[part])
     projection = sublayer.down_proj if part == "feed_forward" else sublayer.o_proj
-    width = WIDTH // HEADS
+    width = block.self_attn.head_dim
     if isinstance(projection, SplitLinear):
         projection.weight[head] = 0
         if projection.bias is not None:

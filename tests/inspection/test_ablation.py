@@ -1,3 +1,4 @@
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -108,6 +109,18 @@ def test_heads_are_ranked_by_some_of_their_parts() -> None:
     alone = ablate(translator(), [Drop(1, 2, "decoder", ("cross_attention",))], **ids)
     assert next(e.loss for e in ranking.effects if (e.layer, e.head) == (1, 2)) == alone.loss_after
     assert "no lineage" not in str(ranking)
+
+
+def test_ranking_says_which_head_it_is_at() -> None:
+    seen = []
+
+    def track(drops: Sequence[Drop]) -> Iterator[Drop]:
+        for drop in drops:
+            yield drop
+            seen.append((drop.layer, drop.head, len(drops)))
+
+    rank_heads(make(), track=track, input_ids=random_tokens(1))
+    assert seen == [(layer, head, 8) for layer in range(2) for head in range(4)]
 
 
 def test_results_show_themselves() -> None:

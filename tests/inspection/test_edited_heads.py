@@ -26,6 +26,7 @@ from helpers.errors import refused
 from helpers.hugging_face import random_tokens
 from smht.inspection import Drop, DropLineage, Freeze, Swap, edited_heads, trace
 from smht.inspection.head_edits import ModelHeads
+from smht.layers.block import SPLITTABLE
 from smht.models import SmhtConfig, SmhtForCausalLM, SmhtModel
 
 
@@ -40,6 +41,39 @@ def test_dropping_is_a_model_with_zeros_among_its_weights(stack: str, variant: d
             for part in parts.parts(name):
                 silence(block_of(other, name, layer), part, head)
             assert_same(run(model, inputs, [Drop(layer, head, name)]), run(other, inputs))
+
+
+@st.composite
+def architectures(draw: st.DrawFn) -> dict[str, Any]:
+    heads, width = draw(st.integers(1, 5)), draw(st.integers(2, 5))
+    return {
+        "stack": draw(st.sampled_from(list(MODELS))),
+        "num_attention_heads": heads,
+        "hidden_size": heads * width,
+        "intermediate_size": heads * draw(st.integers(1, 6)),
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "split": tuple(draw(st.sets(st.sampled_from(SPLITTABLE)))),
+        "mixing": draw(st.sampled_from(["none", "shuffle"])),
+        "norm_scope": draw(st.sampled_from(["model", "head"])),
+        "norm_placement": draw(st.sampled_from(["pre", "post"])),
+        "projection_bias": draw(st.booleans()),
+    }
+
+
+@given(architectures(), st.data())
+def test_any_heads_of_any_model_can_be_dropped(fields: dict[str, Any], data: st.DataObject) -> None:
+    if fields["mixing"] == "shuffle" and not fields["split"]:
+        fields["mixing"] = "none"  # refused: a dense model has nothing to mix
+    model, inputs = make(**fields), inputs_for(fields["stack"])
+    heads = ModelHeads(model)
+    drops = data.draw(st.lists(st.sampled_from(heads.every_head()), unique=True))
+    other = copy.deepcopy(model)
+    for drop in drops:
+        for part in heads.parts(drop.stack):
+            silence(block_of(other, drop.stack, drop.layer), part, drop.head)
+    assert_same(run(model, inputs, drops), run(other, inputs))
+    shown = run(model, inputs, drops, "held")
+    assert shown.isfinite().all() and shown.shape == run(model, inputs).shape
 
 
 def test_one_part_alone_and_several_heads_at_once() -> None:
