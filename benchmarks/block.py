@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from measure import Seconds, alternate, copy_bandwidth, peak, short_name, timing_parser, with_gradients
+from dense_block import DenseBlock
+from measure import Seconds, alternate, copy_bandwidth, peak, short_name, timed_dtypes, timing_parser, with_gradients
 from reporting import Figure, report
 from torch import Tensor, nn
 
@@ -78,26 +79,6 @@ class Shape:
 
 
 SHAPES = (Shape(4, 512, 12, 768), Shape(8, 256, 8, 256))
-
-
-class DenseBlock(nn.Module):
-    """The pre-norm block with full matrices, queries, keys and values in one, without biases."""
-
-    def __init__(self, hidden: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv, self.output = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden, bias=False), nn.Linear(4 * hidden, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, T, D]` to `[B, T, D]`."""
-        batch, tokens, hidden = x.shape
-        heads = self.qkv(self.attention_norm(x)).view(batch, tokens, 3, self.heads, -1)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.output(mixed.transpose(1, 2).reshape(batch, tokens, hidden))
-        return x + self.down(F.gelu(self.up(self.feed_forward_norm(x))))
 
 
 @dataclass(frozen=True)
@@ -238,7 +219,7 @@ def measure(shape: Shape, dtype: torch.dtype, rounds: int) -> list[Figure]:
 def main() -> None:
     given = timing_parser(__doc__, rounds=15).parse_args()
     torch.set_num_threads(given.threads)
-    dtypes = (torch.float32, torch.bfloat16)
+    dtypes = timed_dtypes()
     report(
         [figure for dtype in dtypes for shape in SHAPES for figure in measure(shape, dtype, given.rounds)], given.json
     )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from measure import Seconds, alternate, peak, short_name, timing_parser
+from measure import Seconds, alternate, peak, short_name, timed_dtypes, timing_parser
 from reporting import Figure, report
 from torch import Tensor
 
@@ -172,7 +172,7 @@ def measure(
     """All figures; `hidden` are the sizes of the comparison of matrices and of that of widths."""
     torch.manual_seed(0)
     figures = []
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in timed_dtypes():
         speed = peak(dtype, rounds)
         figures += matrix_figures(dtype, speed, rounds, (batch, tokens, MATRICES_HEADS, hidden[0]))
         figures += width_figures(dtype, speed, rounds, (batch, tokens, hidden[1]))

@@ -2,6 +2,7 @@
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -77,6 +78,15 @@ def with_gradients(
 ) -> tuple[Tensor, ...]:
     """The gradients of `function(x)` by `x` and the weights, given that of its output."""
     return torch.autograd.grad(function(x), [x, *weights], gradient)
+
+
+def timed_dtypes() -> tuple[torch.dtype, ...]:
+    """float32, and bf16 where PyTorch has fast products of it; elsewhere they are a hundred times slower, and all else
+    would be seen to be as many times as fast."""
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return torch.float32, torch.bfloat16
+    print("bf16 is left out: PyTorch has no fast products of it on this processor", file=sys.stderr)
+    return (torch.float32,)
 
 
 def short_name(dtype: torch.dtype) -> str:

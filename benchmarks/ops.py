@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from measure import alternate, peak, short_name, timing_parser, with_gradients
+from measure import alternate, peak, short_name, timed_dtypes, timing_parser, with_gradients
 from reporting import Figure, report
 from torch import Tensor
 
@@ -115,7 +115,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     ops.set_backend("cpu")
     figures = []
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in timed_dtypes():
         for shape in SHAPES:
             figures += measure(shape, dtype, given.rounds)
     report(figures, given.json)

@@ -117,3 +117,7 @@ def test_other_bad_input(labels: Path) -> None:
 
 def test_predict_is_for_classifiers(run: Path) -> None:
     refuse("predict", run, "a", says=("is a language-modelling run", f"smht generate {run}"))
+
+
+def test_ablation_on_the_command_line_is_not_for_labels(labels: Path) -> None:
+    refuse("ablate", labels, "text 1", "--drop", "0.1", says=("a classification run", "smht predict"))

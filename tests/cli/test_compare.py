@@ -244,8 +244,9 @@ def test_the_folder_of_another_comparison() -> None:
     )
     record = Path("here/comparison.json")
     assert contents(Path()) == before
-    record.write_text("{")
-    refuse(*COMPARE, *SHORT, "--output", "here", says="here/comparison.json is damaged")
+    for damaged in ("{", "[]", '{"asked": {}}', '{"asked": {}, "variants": [1], "seeds": [], "started": ""}'):
+        record.write_text(damaged)
+        refuse(*COMPARE, *SHORT, "--output", "here", says="here/comparison.json is damaged")
 
 
 def test_damaged_results() -> None:

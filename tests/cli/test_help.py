@@ -48,6 +48,7 @@ def run_python(code: str) -> str:
 
 def test_every_command_is_there() -> None:
     assert COMMANDS == [
+        "ablate",
         "attention",
         "compare",
         "doctor",
@@ -191,3 +192,8 @@ def test_without_arguments_there_is_help() -> None:
 
 def test_version() -> None:
     assert succeed("--version").out == f"smht {__version__}\n"
+
+
+def test_run_as_a_module() -> None:
+    command = [sys.executable, "-m", "smht", "--version"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"smht {__version__}\n"

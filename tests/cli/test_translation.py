@@ -129,3 +129,26 @@ def test_other_bad_input(translator: Path) -> None:
         "new",
         says=("stack = 'encoder_decoder'", "needs 'decoder'"),
     )
+
+
+def test_heads_of_both_stacks_are_ablated(translator: Path) -> None:
+    asked = ("ablate", translator, "angka 3", "--target", "tal 3", "--json")
+    found = succeed(*asked, "--drop", "encoder.0.1,decoder.0.0", "--generate", "4").json
+    assert [edit["edit"] for edit in found["edits"]] == ["drop encoder layer 0 head 1", "drop decoder layer 0 head 0"]
+    assert found["parts"] == "encoder attention, feed-forward; decoder attention, cross-attention, feed-forward"
+    assert [token["token"] for token in found["tokens"]] == [*"tal 3", "<eos>"]
+    assert {"text_before", "text_after"} <= found.keys()
+    held = succeed(*asked, "--drop", "encoder.0.1", "--statistics", "held", "--generate", "4").json
+    assert held["loss_before"] == found["loss_before"]
+    ranking = succeed(*asked, "--rank", "--parts", "cross-attention").json
+    assert {(effect["stack"], effect["head"]) for effect in ranking["effects"]} == {("decoder", 0), ("decoder", 1)}
+    shown = succeed("ablate", translator, "angka 3", "--target", "tal 3", "--rank").out.splitlines()
+    assert shown[1].split()[:3] == ["stack", "layer", "head"]
+    assert {line.split()[0] for line in shown[3:7]} == {"encoder", "decoder"}
+
+
+def test_what_ablation_of_two_stacks_refuses(translator: Path) -> None:
+    refuse("ablate", translator, "angka", "--target", "tal", "--drop", "0.1", says="two stacks: name 'encoder' or")
+    refuse("ablate", translator, "angka", "--drop", "encoder.0.1", says="give a --target")
+    refuse("ablate", translator, "x" * 24, "--target", "y", "--drop", "encoder.0.1", says="the model's 24 positions")
+    refuse("ablate", translator, "x", "--target", "y" * 24, "--drop", "encoder.0.1", says="the model's 24 positions")

@@ -55,9 +55,36 @@ def test_some_tokens_and_the_difference_between_two() -> None:
     torch.testing.assert_close(some.between(0, 1).sum(-1), every.logits[..., 5] - every.logits[..., 30])
 
 
-def test_with_a_norm_a_head_two_narrow_models_side_by_side_give_the_sum_of_their_logits() -> None:
-    """Two models of one head each, trained apart, are a model of two heads (seed 000, 6.1)."""
+@given(layers=st.integers(1, 12), tokens=st.tuples(st.integers(0, 36), st.integers(0, 36)), variant=st.integers(0, 3))
+def test_the_difference_of_two_losses_is_the_sum_over_chunks(
+    layers: int, tokens: tuple[int, int], variant: int
+) -> None:
+    fields = ({}, {"split": ()}, {"norm_scope": "head", "mixing": "shuffle"}, {"norm_placement": "post"})[variant]
+    model, ids = make(num_hidden_layers=layers, **fields), random_tokens()
+    by_chunk = head_logits(model, torch.tensor(tokens), input_ids=ids).between(0, 1)
+    losses = -model(ids).logits.detach().log_softmax(-1)
+    difference = losses[..., tokens[1]] - losses[..., tokens[0]]
+    error = (by_chunk.sum(-1) - difference).norm()
+    assert error <= 1e-12 * difference.norm() + 1e-14
+
+
+def train_a_little(model: Any, seed: int) -> None:
+    """Ten steps on tokens of its own."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(10):
+        ids = random_tokens(batch=4, seed=100 * seed + step)
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_with_a_norm_a_head_two_models_trained_apart_give_side_by_side_the_sum_of_their_logits() -> None:
+    """Two models of one head each are a model of two heads (seed 000, 6.1)."""
     narrow = [make(seed=seed, hidden_size=8, num_attention_heads=1, norm_scope="head") for seed in (0, 1)]
+    for seed, model in enumerate(narrow):
+        untrained = model.state_dict()["lm_head.weight"].clone()
+        train_a_little(model, seed)
+        assert not torch.equal(model.state_dict()["lm_head.weight"], untrained)
     wide = make(hidden_size=16, num_attention_heads=2, norm_scope="head")
     states = [model.state_dict() for model in narrow]
     with torch.no_grad():
@@ -68,8 +95,9 @@ def test_with_a_norm_a_head_two_narrow_models_side_by_side_give_the_sum_of_their
     found = head_logits(wide, input_ids=ids)
     assert found.is_by_lineage
     for head, model in enumerate(narrow):
-        torch.testing.assert_close(found.contributions[:, :, head], model(ids).logits)
-    torch.testing.assert_close(wide(ids).logits, sum(model(ids).logits for model in narrow))
+        torch.testing.assert_close(found.contributions[:, :, head], model(ids).logits, rtol=1e-12, atol=1e-12)
+    logits = sum(model(ids).logits for model in narrow)
+    torch.testing.assert_close(wide(ids).logits, logits, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +106,18 @@ def test_with_a_norm_a_head_two_narrow_models_side_by_side_give_the_sum_of_their
         ({}, True, "but for the mean and variance"),
         ({"norm_scope": "head"}, True, "alone"),
         ({"mixing": "shuffle"}, False, "shuffle mixing"),
+        ({"mixing": "shuffle", "num_hidden_layers": 1, "num_decoder_layers": 2}, False, "shuffle mixing"),
         ({"mixing": "shuffle", "num_hidden_layers": 1}, True, "but for the mean"),
         ({"split": ()}, False, "dense projections (qkv, output, feed_forward)"),
         ({"split": ("qkv", "feed_forward")}, False, "(output)"),
     ],
 )
 def test_what_the_contributions_mean_is_said(fields: dict[str, Any], is_by_lineage: bool, says: str) -> None:
-    found = head_logits(make(**fields), input_ids=random_tokens())
+    inputs, model_class = {"input_ids": random_tokens()}, SmhtForCausalLM
+    if "num_decoder_layers" in fields:
+        fields, model_class = {**fields, "stack": "encoder_decoder"}, SmhtForSeq2SeqLM
+        inputs["decoder_input_ids"] = random_tokens()
+    found = head_logits(make(model_class, **fields), **inputs)
     assert found.is_by_lineage == is_by_lineage
     assert says in found.note
 
@@ -103,5 +136,7 @@ def test_other_heads() -> None:
 def test_refusals() -> None:
     with refused("no logits to split", "SmhtModel has no head"):
         head_logits(make(SmhtModel), input_ids=random_tokens())
+    with refused("no token 2 among the 2 asked for"):
+        head_logits(make(), torch.tensor([3, 36]), input_ids=random_tokens()).between(0, 2)
     with refused("token 37 is not one of the head's 37: they are 0 to 36"):
         head_logits(make(), torch.tensor([3, 37]), input_ids=random_tokens())

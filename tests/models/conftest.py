@@ -2,9 +2,13 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from torch import Tensor
 from transformers.utils import logging as transformers_logging
+
+from smht.ops import BACKENDS, backend
 
 
 class _Recorder(logging.Handler):
@@ -34,3 +38,27 @@ def silent_transformers(transformers_messages: list[str]) -> Iterator[None]:
     """Fails the test if transformers logs a warning: normal use gives no reason for one."""
     yield
     assert not transformers_messages
+
+
+@pytest.fixture
+def cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The backend that is chosen by itself, where the kernels are there."""
+    if reason := BACKENDS["cpu"].why_unavailable():
+        pytest.skip(reason)
+    monkeypatch.setattr(backend, "_chosen", "auto")
+    yield
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sequences each call of the kernel had."""
+    made: list[int] = []
+    functions = BACKENDS["cpu"].functions
+    kernel = functions["split_decode"]
+
+    def recording(x: Tensor, *arguments: Any) -> Tensor:
+        made.append(len(x))
+        return kernel(x, *arguments)
+
+    monkeypatch.setitem(functions, "split_decode", recording)
+    return made

@@ -45,9 +45,10 @@ def test_training_runs_on_kernels(op: str, shape: tuple[int, int, int, int], dty
     [
         ("split_linear", (4, 127, 12, 64), torch.float32),
         ("split_linear", (4, 512, 12, 48), torch.float32),
+        ("split_linear", (4, 512, 1, 64), torch.float32),
         ("split_linear", (4, 512, 12, 64), torch.bfloat16),
         ("split_feed_forward", (1, 31, 12, 8), torch.float32),
-        ("split_feed_forward", (1, 511, 1, 64), torch.float32),
+        ("split_feed_forward", (4, 512, 1, 64), torch.float32),
         ("split_feed_forward", (1, 511, 12, 96), torch.float32),
         ("split_feed_forward", (4, 512, 12, 24), torch.bfloat16),
         ("split_feed_forward", (1, 511, 12, 64), torch.bfloat16),

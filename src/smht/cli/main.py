@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from smht.cli import (
+    ablate,
     attention,
     compare,
     doctor,
@@ -37,10 +38,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS = (train, compare, generate, predict, evaluate, summary)
-_INSIGHTS = (trace, attention, heads, explorer)
-_LISTS = (presets, runs, doctor)
-for module in (*_COMMANDS, *_INSIGHTS, *_LISTS):
+for module in (
+    train,
+    compare,
+    generate,
+    predict,
+    evaluate,
+    summary,
+    trace,
+    attention,
+    heads,
+    ablate,
+    explorer,
+    presets,
+    runs,
+    doctor,
+):
     module.register(app)
 
 

@@ -23,6 +23,8 @@ from smht.training import files
 from smht.training.run_folder import writing
 
 ADVICE = "free some space, then give the same command again"
+_RECORD = {"asked": dict, "variants": list, "seeds": list, "started": str}
+"""What a record of a comparison has whatever was asked."""
 
 
 class ComparisonFolder:
@@ -83,7 +85,7 @@ class ComparisonFolder:
             return None
         except (ValueError, OSError) as error:
             raise UsageError(f"{self.record_path} is damaged: {first_line(error)}") from None
-        if not isinstance(record, dict) or not isinstance(record.get("asked"), dict):
+        if not _is_record(record):
             raise UsageError(f"{self.record_path} is damaged: it is no record of a comparison")
         return record
 
@@ -118,3 +120,11 @@ class ComparisonFolder:
         shutil.rmtree(self.trial(key), ignore_errors=True)
         with suppress(OSError):  # others are under way, or there never was one
             self.trials.rmdir()
+
+
+def _is_record(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), kind) for name, kind in _RECORD.items())
+        and all(isinstance(variant, dict) and "name" in variant for variant in value["variants"])
+    )

@@ -125,7 +125,7 @@ def go_on(known: dict[str, Any], new: dict[str, Any], path: Path) -> dict[str, A
     missing = sorted(set(known["seeds"]) - set(new["seeds"]))
     if missing:
         raise UsageError(f"{path} has seed {missing[0]} too: ask for all of its seeds, or name another --output")
-    kept = {name: known[name] for name in ("started", "evaluation_windows")}
+    kept = {name: known.get(name) for name in ("started", "evaluation_windows")}
     return {**new, **kept}
 
 

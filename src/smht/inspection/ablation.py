@@ -1,6 +1,6 @@
 """What a model loses without some of its heads: loss and logits before and after an edit, one head or all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,20 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from smht.errors import UsageError
+from smht.inspection.display import Displayed, Table, signed
 from smht.inspection.edited_heads import edited_heads
-from smht.inspection.head_edits import HeadEdit, ModelHeads
+from smht.inspection.head_edits import Drop, HeadEdit, ModelHeads
 from smht.inspection.recording import evaluating
 from smht.models import SmhtPreTrainedModel
 from smht.models.labels import IGNORED
 
 
-@dataclass(frozen=True)
-class AblationResult:
+@dataclass(frozen=True, repr=False)
+class AblationResult(Displayed):
     """A run with edited heads beside the unedited one.
 
     Attributes:
         edits: what was done to the heads.
         descriptions: the same in words.
+        parts: what was edited of each head where an edit names no parts, in words.
         statistics: where the norms' means and variances came from: `live`, the edited run, or `held`, the unedited one.
         targets: `[B, T]`, the token that each position has to predict, -100 where none; of a classifier the labels,
             `[B]`; None where there are none.
@@ -32,6 +34,7 @@ class AblationResult:
 
     edits: tuple[HeadEdit, ...]
     descriptions: tuple[str, ...]
+    parts: str
     statistics: str
     targets: Tensor | None
     logits_before: Tensor
@@ -69,6 +72,44 @@ class AblationResult:
         """`logits_after − logits_before`."""
         return self.logits_after - self.logits_before
 
+    def tables(self) -> list[Table]:
+        """Loss before and after, and how far logits moved."""
+        change = f"{float(self.logit_change.abs().max()):.4f}"
+        rows = [("largest change of a logit", "", "", change)]
+        if self.loss_before is not None and self.loss_after is not None and self.loss_change is not None:
+            losses = (f"{self.loss_before:.4f}", f"{self.loss_after:.4f}", signed(self.loss_change))
+            rows.insert(0, (f"nats, mean of {self.count:,}", *losses))
+        caption = "; ".join(self.descriptions) or "no edits"
+        return [Table(("", "before", "after", "change"), tuple(rows), caption, describe(self.statistics, self.parts))]
+
+    @property
+    def count(self) -> int:
+        """How many targets the losses are means over."""
+        return 0 if self.targets is None else int((self.targets != IGNORED).sum())
+
+    def token_table(self, names: Sequence[str] | None = None) -> Table:
+        """The loss of each token of the first text.
+
+        Args:
+            names: of the targets that count, in order; their ids if not given.
+
+        Raises:
+            UsageError: there are no losses, or not as many names.
+        """
+        if self.targets is None or self.losses_before is None or self.losses_after is None:
+            raise UsageError("there is nothing to predict in this run, so there are no losses token by token")
+        targets = torch.atleast_1d(self.targets[0])
+        counts = targets != IGNORED
+        names = [str(i) for i in targets[counts].tolist()] if names is None else list(names)
+        if len(names) != int(counts.sum()):
+            raise UsageError(f"there are {int(counts.sum())} targets and {len(names)} names: give a name a target")
+        before, after = (torch.atleast_1d(losses[0])[counts] for losses in (self.losses_before, self.losses_after))
+        rows = [
+            (name, f"{old:.4f}", f"{new:.4f}", signed(new - old))
+            for name, old, new in zip(names, before.tolist(), after.tolist(), strict=True)
+        ]
+        return Table(("token, nats", "before", "after", "change"), tuple(rows))
+
 
 @dataclass(frozen=True)
 class HeadEffect:
@@ -89,23 +130,36 @@ class HeadEffect:
     change: float
 
 
-@dataclass(frozen=True)
-class HeadRanking:
+@dataclass(frozen=True, repr=False)
+class HeadRanking(Displayed):
     """Every head dropped alone.
 
     Attributes:
         effects: the heads, the one that is missed most first.
         loss: of the whole model, in nats a target.
         statistics: `live` or `held`.
-        parts: what was dropped of each head, by stack.
+        parts: what was dropped of each head, in words.
         targets: how many tokens or labels the losses are means over.
     """
 
     effects: tuple[HeadEffect, ...]
     loss: float
     statistics: str
-    parts: Mapping[str, tuple[str, ...]]
+    parts: str
     targets: int
+
+    def tables(self) -> list[Table]:
+        """A row a head."""
+        has_stacks = any(effect.stack for effect in self.effects)
+        headers = ("stack",) * has_stacks + ("layer", "head", "loss without it", "change")
+        rows = [
+            (effect.stack,) * has_stacks
+            + (str(effect.layer), str(effect.head), f"{effect.loss:.4f}", signed(effect.change))
+            for effect in self.effects
+        ]
+        caption = f"loss of the whole model {self.loss:.4f} nats, mean of {self.targets:,}; each head dropped alone"
+        words = (0,) if has_stacks else ()
+        return [Table(headers, tuple(rows), caption, describe(self.statistics, self.parts), words)]
 
 
 @torch.no_grad()
@@ -136,11 +190,18 @@ def ablate(
         before = _logits(model, (), "live", None, given)
         after = _logits(model, edits, statistics, given if reference is None else reference, given)
     descriptions = tuple(heads.describe(edit) for edit in edits)
-    return AblationResult(tuple(edits), descriptions, statistics, targets, before, after)
+    return AblationResult(tuple(edits), descriptions, heads.describe_parts(), statistics, targets, before, after)
 
 
 @torch.no_grad()
-def rank_heads(model: SmhtPreTrainedModel, statistics: str = "live", **inputs: Any) -> HeadRanking:
+def rank_heads(
+    model: SmhtPreTrainedModel,
+    statistics: str = "live",
+    *,
+    parts: tuple[str, ...] | None = None,
+    track: Callable[[Sequence[Drop]], Iterable[Drop]] = iter,
+    **inputs: Any,
+) -> HeadRanking:
     """Drop every head of every block by itself and rank them by how much the loss grows.
 
     Takes a run a head, two with held statistics.
@@ -148,6 +209,8 @@ def rank_heads(model: SmhtPreTrainedModel, statistics: str = "live", **inputs: A
     Args:
         model: as in `ablate`.
         statistics: `live` or `held`, see `edited_heads`.
+        parts: of each head what to drop; all that it has if not given. Heads without any of them are left out.
+        track: passes the edits on as they are tried, such as `rich.progress.track`, which draws a bar.
         **inputs: as in `ablate`.
 
     Raises:
@@ -160,12 +223,18 @@ def rank_heads(model: SmhtPreTrainedModel, statistics: str = "live", **inputs: A
     with evaluating(model):
         loss = _loss(model, (), "live", given, targets)
         effects = []
-        for drop in heads.every_head():
+        for drop in track(heads.every_head(parts)):
             without = _loss(model, (drop,), statistics, given, targets)
             effects.append(HeadEffect(drop.stack, drop.layer, drop.head, without, without - loss))
     effects.sort(key=lambda effect: -effect.change)
-    parts = {stack: heads.parts(stack) for stack in heads.blocks}
-    return HeadRanking(tuple(effects), loss, statistics, parts, int((targets != IGNORED).sum()))
+    count = int((targets != IGNORED).sum())
+    return HeadRanking(tuple(effects), loss, statistics, heads.describe_parts(parts), count)
+
+
+def describe(statistics: str, parts: str) -> str:
+    """What numbers of an edited model mean, in a line."""
+    run = {"live": "of the edited run", "held": "of the unedited run"}[statistics]
+    return f"norms' statistics {statistics} ({run}); of each head: {parts}"
 
 
 def _heads_with_logits(model: SmhtPreTrainedModel) -> ModelHeads:

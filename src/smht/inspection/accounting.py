@@ -35,6 +35,7 @@ from typing import Any
 import torch
 
 from smht.errors import UsageError, did_you_mean
+from smht.inspection.display import Displayed, Table
 from smht.layers.position import NUM_BUCKETS
 from smht.models import SmhtConfig
 
@@ -78,8 +79,8 @@ class Part:
         return self.each * (1 if self.layers is None else self.layers)
 
 
-@dataclass(frozen=True)
-class Accounting:
+@dataclass(frozen=True, repr=False)
+class Accounting(Displayed):
     """The costs of a model by part; the parts sum to the total.
 
     Attributes:
@@ -104,6 +105,16 @@ class Accounting:
         added = sum((part.costs for part in self.parts), Costs())
         if added != self.total:
             raise ValueError(f"the parts sum to {added}, the whole model is {self.total}")
+
+    def tables(self) -> list[Table]:
+        """A row a part."""
+        rows = [(part.name, part.layers, part.costs) for part in self.parts]
+        headers = ("part", "blocks", "parameters", "multiply-adds a token", "cache values a token")
+        cells = [
+            (name, "" if layers is None else str(layers), *(f"{cost:,}" for cost in asdict(costs).values()))
+            for name, layers, costs in [*rows, ("total", None, self.total)]
+        ]
+        return [Table(headers, tuple(cells), note=f"attention over {self.context:,} tokens")]
 
     def part(self, name: str) -> Part:
         """The part called `name`.

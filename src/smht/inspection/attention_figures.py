@@ -1,8 +1,13 @@
 """Attention weights as pictures, readable from two tokens to hundreds. Needs matplotlib."""
 
+import base64
+import importlib.util
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
+from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from smht.errors import UsageError
+from smht.inspection.display import visible
 
 _MOST_LABELS = 64
 _MOST_CELLS = 128
@@ -76,6 +82,17 @@ def draw_grid(weights: Tensor, title: str) -> Any:
     return figure
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def picture(figure: Any, description: str) -> str:
+    """A figure as an element of a page, with a description for who does not see it."""
+    data = base64.b64encode(_png(figure, dpi=80)).decode()
+    return f'<img alt="{escape(description)}" src="data:image/png;base64,{data}">'
+
+
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure as its suffix says.
 
@@ -86,10 +103,20 @@ def save_figure(figure: Any, path: Path) -> None:
         raise UsageError(f"{path}: name a .png, .svg or .pdf file")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
+    _write(figure, path, dpi=150)
+
+
+def _write(figure: Any, target: Any, dpi: int, **options: Any) -> None:
     with warnings.catch_warnings():
         # A letter that the font lacks is drawn as a box, which says enough.
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        figure.savefig(path, dpi=150)
+        figure.savefig(target, dpi=dpi, **options)
+
+
+def _png(figure: Any, dpi: int = 100) -> bytes:
+    stream = BytesIO()
+    _write(figure, stream, dpi, format="png")
+    return stream.getvalue()
 
 
 def _new_figure(width: float, height: float | None = None) -> Any:
@@ -97,7 +124,10 @@ def _new_figure(width: float, height: float | None = None) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("pictures need matplotlib: pip install 'smht[train]'") from None
-    return Figure(figsize=(width, height or width), layout="constrained")
+    figure = Figure(figsize=(width, height or width), layout="constrained")
+    # Only figures that pyplot knows show themselves in a notebook, and those stay in memory until closed.
+    figure._repr_png_ = partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue]
+    return figure
 
 
 def _averaged(weights: Tensor) -> tuple[Tensor, int]:
@@ -120,8 +150,8 @@ def _label(axis: Any, tokens: Sequence[str], block: int) -> None:
 
 def _shortened(token: str) -> str:
     """A token as a label: white space visible, `$` no formula, long ones cut."""
-    visible = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
-    return _no_formula(visible if len(visible) <= _LONGEST_LABEL else visible[: _LONGEST_LABEL - 1] + "…")
+    shown = visible(token)
+    return _no_formula(shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…")
 
 
 def _no_formula(text: str) -> str:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from smht.errors import UsageError
-from smht.inspection.recording import recording
+from smht.inspection.attention_figures import can_draw, draw_grid, picture
+from smht.inspection.display import Displayed, Table
+from smht.inspection.recording import evaluating, recording
 from smht.models import SmhtPreTrainedModel
 
 KINDS = ("self", "encoder", "cross")
@@ -18,8 +20,8 @@ KINDS = ("self", "encoder", "cross")
 _PAIRS = {ord(")"): ord("("), ord("]"): ord("["), ord("}"): ord("{")}
 
 
-@dataclass(frozen=True)
-class AttentionMaps:
+@dataclass(frozen=True, repr=False)
+class AttentionMaps(Displayed):
     """Weights of one text.
 
     Attributes:
@@ -27,6 +29,19 @@ class AttentionMaps:
     """
 
     maps: dict[str, Tensor]
+
+    def tables(self) -> list[Table]:
+        """What there is to look at: a row a kind."""
+        rows = tuple((kind, *(f"{size:,}" for size in weights.shape)) for kind, weights in self.maps.items())
+        return [Table(("attention", "layers", "heads", "queries", "keys"), rows)]
+
+    def _repr_html_(self) -> str:
+        pictures = [
+            picture(draw_grid(weights, f"{kind} attention"), f"{kind} attention of every layer and head")
+            for kind, weights in self.maps.items()
+            if can_draw()
+        ]
+        return super()._repr_html_() + "".join(pictures)
 
     def of(self, kind: str = "self", layer: int | None = None, head: int | None = None) -> Tensor:
         """`[N, H, T, S]`, or without the axes that are chosen.
@@ -56,13 +71,8 @@ def attention_maps(model: SmhtPreTrainedModel, **inputs: Any) -> AttentionMaps:
     Raises:
         UsageError: what the model refuses.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        with recording(model) as record:
-            model(**inputs)
-    finally:
-        model.train(was_training)
+    with evaluating(model), recording(model) as record:
+        model(**inputs)
     found: dict[str, list[Tensor]] = {}
     for name, call in record.items():
         if call.weights is not None and name.endswith(("self_attn", "cross_attn")):

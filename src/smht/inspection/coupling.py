@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from smht.errors import UsageError
+from smht.inspection.display import Displayed, Table, matrix_rows
 from smht.inspection.norm_statistics import NORMS, measure, normalise
+from smht.inspection.recording import evaluating
 from smht.layers import HeadLayerNorm
 from smht.models import SmhtPreTrainedModel
 
 
-@dataclass(frozen=True)
-class Coupling:
+@dataclass(frozen=True, repr=False)
+class Coupling(Displayed):
     """Norms of Jacobians between chunks.
 
     Attributes:
@@ -35,6 +37,14 @@ class Coupling:
 
     live: Tensor
     held: Tensor
+
+    def tables(self) -> list[Table]:
+        """Both matrices; row `i`, column `j` is what chunk `i` of the embeddings does to chunk `j`."""
+        headers = ("from chunk", *(f"to {chunk}" for chunk in range(len(self.live))))
+        return [
+            Table(headers, matrix_rows(matrix), f"norm of the Jacobian, the norms' statistics {name}")
+            for name, matrix in (("live", self.live), ("held", self.held))
+        ]
 
 
 def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) -> Coupling:
@@ -55,14 +65,10 @@ def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) 
     if not -input_ids.shape[1] <= position < input_ids.shape[1]:
         raise UsageError(f"there is no position {position} in a text of {input_ids.shape[1]} tokens")
     base: Any = getattr(model, model.base_model_prefix, model)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         live = _norms(base, input_ids, position)
         with held_statistics(base):
             held = _norms(base, input_ids, position)
-    finally:
-        model.train(was_training)
     return Coupling(live, held)
 
 

@@ -21,7 +21,6 @@ from smht.inspection.head_edits import Drop, DropLineage, Freeze, HeadEdit, Mode
 from smht.inspection.head_weights import swapped_forward
 from smht.inspection.norm_statistics import NORMS, NormStatistics, measure, normalise
 from smht.inspection.recording import evaluating
-from smht.layers import SplitLinear
 from smht.layers.block import Block
 from smht.models import SmhtPreTrainedModel
 
@@ -106,9 +105,10 @@ class _Editor:
         for name, blocks in self.heads.blocks.items():
             for layer, block in enumerate(blocks):
                 for part in self.heads.parts(name):
-                    self._hook_site(_writer(block, part), changes.get((name, layer, part), []))
+                    is_output = self.heads.writes_a_chunk(part)
+                    self._hook_site(_writer(block, part), is_output, changes.get((name, layer, part), []))
 
-    def _hook_site(self, projection: nn.Module, changes: list[Callable[[Pieces], None]]) -> None:
+    def _hook_site(self, projection: nn.Module, is_output: bool, changes: list[Callable[[Pieces], None]]) -> None:
         def edit(x: Tensor) -> Tensor | None:
             if self.is_measuring or not changes:
                 return None
@@ -117,7 +117,7 @@ class _Editor:
                 change(pieces)
             return torch.cat(pieces, dim=-1)
 
-        if isinstance(projection, SplitLinear):
+        if is_output:
             handle = projection.register_forward_hook(lambda *call: edit(call[-1]))
         else:
             handle = projection.register_forward_pre_hook(lambda _, arguments: edit(arguments[0]))
@@ -276,7 +276,8 @@ def _reference_values(
         for place in wanted:
             site = (place.stack, place.layer, place.part)
             projection = _writer(heads.blocks[place.stack][place.layer], place.part)
-            hooks.callback(projection.register_forward_hook(_keeper(kept, site)).remove)
+            keep = _keeper(kept, site, heads.writes_a_chunk(place.part))
+            hooks.callback(projection.register_forward_hook(keep).remove)
         model(**reference)
     return {
         place: _frozen_value(kept[place.stack, place.layer, place.part], place, heads.count, edit.at, reference)
@@ -284,9 +285,9 @@ def _reference_values(
     }
 
 
-def _keeper(kept: dict[Site, Tensor], site: Site) -> Any:
+def _keeper(kept: dict[Site, Tensor], site: Site, is_output: bool) -> Any:
     def keep(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
-        kept[site] = output if isinstance(module, SplitLinear) else arguments[0]
+        kept[site] = output if is_output else arguments[0]
 
     return keep
 

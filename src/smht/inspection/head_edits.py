@@ -157,14 +157,41 @@ class ModelHeads:
         }
         return tuple(part for part in PARTS if has[part])
 
-    def every_head(self) -> list[Drop]:
-        """Each head of each block dropped alone, stack by stack."""
+    def writes_a_chunk(self, part: str) -> bool:
+        """Whether heads write chunks of what a part adds, rather than what a dense matrix reads."""
+        return part == "feed_forward" or "output" in self._config.split
+
+    def describe_parts(self, parts: tuple[str, ...] | None = None) -> str:
+        """Those of `parts` that the heads have, or all that they have, such as `attention, feed-forward`."""
+        named = {stack: part_names(own) for stack, own in self._parts_by_stack(parts).items()}
+        if list(named) == [""]:
+            return named[""]
+        return "; ".join(f"{stack} {names}" for stack, names in named.items())
+
+    def every_head(self, parts: tuple[str, ...] | None = None) -> list[Drop]:
+        """Each head of each block dropped alone, stack by stack.
+
+        Args:
+            parts: what of it; heads without any of them are left out.
+
+        Raises:
+            UsageError: no head has such a part.
+        """
         return [
-            Drop(layer, head, stack)
-            for stack, blocks in self.blocks.items()
-            for layer in range(len(blocks))
+            Drop(layer, head, stack, None if parts is None else own)
+            for stack, own in self._parts_by_stack(parts).items()
+            for layer in range(len(self.blocks[stack]))
             for head in range(self.count)
         ]
+
+    def _parts_by_stack(self, parts: tuple[str, ...] | None) -> dict[str, tuple[str, ...]]:
+        for part in parts or ():
+            if not any(part in self.parts(stack) for stack in self.blocks):
+                self._check_parts(next(iter(self.blocks)), (part,))
+        own = {
+            stack: tuple(part for part in self.parts(stack) if parts is None or part in parts) for stack in self.blocks
+        }
+        return {stack: names for stack, names in own.items() if names}
 
     def check(self, edits: Sequence[HeadEdit]) -> None:
         """Refuse what does not fit.
@@ -207,17 +234,17 @@ class ModelHeads:
         return [Place(edit.stack, layer, part, head) for layer, head in heads for part in parts]
 
     def describe(self, edit: HeadEdit) -> str:
-        """An edit in words, such as `drop layer 1 head 2 (attention, feed-forward)`."""
+        """An edit in words, such as `drop layer 1 head 2 (attention)`; without parts where it takes all."""
         if isinstance(edit, DropLineage):
             return f"drop chunk {edit.head} from embedding to last hidden state"
-        parts = ", ".join(self._check_parts(edit.stack, edit.parts)).replace("_", "-")
+        parts = "" if edit.parts is None else f" ({part_names(self._check_parts(edit.stack, edit.parts))})"
         where = f"{edit.stack} layer {edit.layer} head {edit.head}".strip()
         if isinstance(edit, Drop):
-            return f"drop {where} ({parts})"
+            return f"drop {where}{parts}"
         if isinstance(edit, Freeze):
-            return f"freeze {where} at {'its mean' if edit.at == 'mean' else 'the reference, token by token'} ({parts})"
+            return f"freeze {where} at {'its mean' if edit.at == 'mean' else 'the reference, token by token'}{parts}"
         other = f"head {edit.other}" if edit.other_layer is None else f"layer {edit.other_layer} head {edit.other}"
-        return f"swap {edit.what} of {where} and {other} ({parts})"
+        return f"swap {edit.what} of {where} and {other}{parts}"
 
     def _check_lineage(self, head: int) -> None:
         _check_number("head", head, self.count)
@@ -243,6 +270,11 @@ class ModelHeads:
                 why = "it is dense" if part == "feed_forward" else "there is no memory"
                 raise UsageError(f"the heads have no {part} here, since {why}: choose from {', '.join(there)}")
         return tuple(part for part in PARTS if part in parts)
+
+
+def part_names(parts: Sequence[str]) -> str:
+    """Parts in words, such as `attention, feed-forward`."""
+    return ", ".join(parts).replace("_", "-")
 
 
 def _check_number(name: str, number: int, size: int) -> None:

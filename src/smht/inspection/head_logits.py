@@ -12,12 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from smht.errors import UsageError
+from smht.inspection.display import Displayed, Table, signed
+from smht.inspection.recording import evaluating
 from smht.layers.block import SPLITTABLE
 from smht.models import SmhtConfig, SmhtPreTrainedModel
 
+_MOST_ROWS = 8
 
-@dataclass(frozen=True)
-class HeadLogits:
+
+@dataclass(frozen=True, repr=False)
+class HeadLogits(Displayed):
     """What each chunk says.
 
     Attributes:
@@ -26,15 +30,43 @@ class HeadLogits:
         is_by_lineage: whether chunk `h` of the last hidden state comes from chunk `h` of the embeddings alone, but for
             the norms' statistics.
         note: what the contributions mean, in a sentence.
+        tokens: `[V]`, the ids of the tokens asked for; None for all.
     """
 
     contributions: Tensor
     logits: Tensor
     is_by_lineage: bool
     note: str
+    tokens: Tensor | None = None
+
+    def tables(self) -> list[Table]:
+        """The tokens of the highest logits at the end of the first text, chunk by chunk."""
+        logits, contributions = self.logits[0], self.contributions[0]
+        if logits.dim() > 1:
+            logits, contributions = logits[-1], contributions[-1]
+        places = logits.topk(min(_MOST_ROWS, len(logits))).indices.tolist()
+        names = places if self.tokens is None else self.tokens[places].tolist()
+        rows = [
+            (str(name), *(signed(value) for value in contributions[:, place].tolist()), f"{float(logits[place]):.4f}")
+            for name, place in zip(names, places, strict=True)
+        ]
+        chunks = (f"chunk {chunk}" for chunk in range(contributions.shape[0]))
+        caption = "highest logits at the end of the first text"
+        return [Table(("token", *chunks, "logit"), tuple(rows), caption, self.note)]
 
     def between(self, first: int, second: int) -> Tensor:
-        """What each chunk does for the `first` of the tokens asked for against the `second`, `[B, T, H]`."""
+        """What each chunk does for the `first` of the tokens asked for against the `second`, `[B, T, H]`.
+
+        Over `H` they sum to the difference of the two tokens' losses, `loss(second) − loss(first)` in nats: both losses
+        have the same `log Σ exp(logit)`, which cancels.
+
+        Raises:
+            UsageError: there are not so many tokens.
+        """
+        size = self.contributions.shape[-1]
+        for place in (first, second):
+            if not -size <= place < size:
+                raise UsageError(f"there is no token {place} among the {size} asked for: they are 0 to {size - 1}")
         return self.contributions[..., first] - self.contributions[..., second]
 
 
@@ -56,19 +88,17 @@ def head_logits(model: SmhtPreTrainedModel, tokens: Tensor | None = None, **inpu
     weight = _rows(head.weight, tokens)
     kept: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, arguments: kept.append(arguments[0]))
-    was_training = model.training
-    model.eval()
     try:
-        model(**inputs)
+        with evaluating(model):
+            model(**inputs)
     finally:
         handle.remove()
-        model.train(was_training)
     heads = model.config.num_attention_heads
     hidden = kept[-1].unflatten(-1, (heads, -1))
     contributions = torch.einsum("...hk,vhk->...hv", hidden, weight.unflatten(-1, (heads, -1)))
     is_by_lineage, note = lineage(model.config)
     logits = torch.nn.functional.linear(kept[-1], weight)
-    return HeadLogits(contributions, logits, is_by_lineage, note)
+    return HeadLogits(contributions, logits, is_by_lineage, note, tokens)
 
 
 def _rows(weight: Tensor, tokens: Tensor | None) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
-from smht.inspection.recording import Call, Recording, recording
+from smht.inspection.display import Displayed, Table
+from smht.inspection.recording import Call, Recording, evaluating, recording
 from smht.layers import SplitLinear
 from smht.layers.block import Block
 from smht.models import SmhtPreTrainedModel
@@ -49,8 +50,8 @@ class Step:
         return tuple(self.value.shape)
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, repr=False)
+class Trace(Displayed):
     """A forward pass, step by step.
 
     Attributes:
@@ -60,6 +61,17 @@ class Trace:
 
     steps: tuple[Step, ...]
     outputs: Any
+
+    def tables(self) -> list[Table]:
+        """A row a step."""
+        rows = []
+        for step in self.steps:
+            place = [step.stack] * bool(step.stack) + [f"block {step.layer}"] * (step.layer is not None)
+            value = step.value.float()
+            ends = (f"{float(value.min()):.4g}", f"{float(value.max()):.4g}")
+            rows.append((step.number, " ".join(place), step.name, step.formula, str(step.shape), *ends))
+        headers = ("step", "where", "name", "formula", "shape", "from", "to")
+        return [Table(headers, tuple(rows), words=(0, 1, 2, 3, 4))]
 
     def select(self, number: str | None = None, layer: int | None = None, stack: str | None = None) -> list[Step]:
         """The steps of a number, block or stack.
@@ -93,13 +105,8 @@ def trace(model: SmhtPreTrainedModel, **inputs: Any) -> Trace:
     Raises:
         UsageError: what the model refuses.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        with recording(model) as record:
-            outputs = model(**inputs)
-    finally:
-        model.train(was_training)
+    with evaluating(model), recording(model) as record:
+        outputs = model(**inputs)
     return Trace(tuple(_steps(model, record, inputs, outputs)), outputs)
 
 

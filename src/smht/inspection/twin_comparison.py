@@ -6,14 +6,15 @@ from typing import Any
 import torch
 
 from smht.inspection.accounting import Accounting, Costs, account, costs_to_dict
+from smht.inspection.display import Displayed, Table
 from smht.models import SmhtConfig, dense_twin
 
 MATRIX_TILE = 16
 """Matrix units multiply tiles whose sides are multiples of this (seed 002)."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """A model's costs beside those of its dense twin.
 
     Attributes:
@@ -27,6 +28,23 @@ class Comparison:
     dense: Accounting
     is_split: bool
     notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """A row a part, for parameters and for multiply-adds."""
+        found = self.to_dict()
+        parts = [*found["parts"], {"name": "total", **found["total"]}]
+        return [
+            Table(
+                ("part", "dense", "this model", "ratio"),
+                tuple(_cells(part, measure) for part in parts if part["dense"][measure] or part["model"][measure]),
+                caption,
+                note,
+            )
+            for measure, caption, note in (
+                ("parameters", "parameters", ""),
+                ("multiply_adds", f"multiply-adds a token, over {self.model.context:,} tokens", "; ".join(self.notes)),
+            )
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; a ratio is the model's cost over the twin's, None where the twin has none."""
@@ -69,6 +87,12 @@ def compare(config: SmhtConfig, context: int | None = None, dtype: torch.dtype |
         is_split=bool(config.split),
         notes=tuple(_notes(config)),
     )
+
+
+def _cells(part: dict[str, Any], measure: str) -> tuple[str, ...]:
+    ratio = part["ratio"][measure]
+    numbers = (f"{part[side][measure]:,}" for side in ("dense", "model"))
+    return (part["name"], *numbers, "" if ratio is None else f"{ratio:.1%}")
 
 
 def _notes(config: SmhtConfig) -> list[str]:

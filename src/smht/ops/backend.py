@@ -111,7 +111,8 @@ def run(op: str, *arguments: Any) -> Tensor:
     x = arguments[0]
     # Small calls notice how long they are looked at, and the smallest would be over by then.
     is_tiny = chosen == AUTO and x.is_cpu and x.numel() < cpu_backend.FEWEST_NUMBERS.get(op, 0)
-    backend = BACKENDS[REFERENCE] if is_tiny else _backend_of(Call(op, arguments), chosen)
+    is_referred = is_tiny or chosen == REFERENCE
+    backend = BACKENDS[REFERENCE] if is_referred else _backend_of(Call(op, arguments), chosen)
     return backend.functions[op](*arguments)
 
 
@@ -136,14 +137,16 @@ def _choose() -> str:
 def _takes(backend: Backend, call: Call, chosen: str) -> bool:
     if call.op not in backend.functions:
         return False
+    # What is worthwhile first, and plain loops, because small calls notice how long they are looked at.
+    if chosen == AUTO:
+        for rule in backend.worthwhile.get(call.op, ()):
+            if not rule.holds(call):
+                return False
+    for rule in backend.conditions.get(call.op, ()):
+        if not rule.holds(call):
+            return False
     # Availability last, because it may build: nobody waits for a backend that their calls do not need.
-    return all(rule.holds(call) for rule in _rules(backend, call.op, chosen)) and _is_available(backend.name)
-
-
-def _rules(backend: Backend, op: str, chosen: str) -> tuple[Condition, ...]:
-    rules = backend.conditions.get(op, ())
-    # What is worthwhile first, because small calls notice how long they are looked at.
-    return backend.worthwhile.get(op, ()) + rules if chosen == AUTO else rules
+    return _is_available(backend.name)
 
 
 @torch.compiler.assume_constant_result
@@ -190,9 +193,14 @@ def _explain_op(op: str, chosen: str) -> OpChoice:
     running = [BACKENDS[name] for name, reason in reasons.items() if reason is None]
     return OpChoice(
         op,
-        {backend.name: tuple(rule.needs for rule in _rules(backend, op, chosen)) for backend in running},
+        {backend.name: _needs(backend, op, chosen) for backend in running},
         {name: reason for name, reason in reasons.items() if reason is not None},
     )
+
+
+def _needs(backend: Backend, op: str, chosen: str) -> tuple[str, ...]:
+    worthwhile = backend.worthwhile.get(op, ()) if chosen == AUTO else ()
+    return tuple(rule.needs for rule in (*worthwhile, *backend.conditions.get(op, ())))
 
 
 def _in_turn() -> list[str]:

@@ -189,18 +189,18 @@ def _computes_in_float32(call: Call) -> bool:
     return call.arguments[0].dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
+# What most calls fail is asked first: small ones notice how long they are looked at.
 def _linear_pays(call: Call) -> bool:
-    if not _computes_in_float32(call):
-        return False
     heads, width, _ = call.arguments[1].shape
-    return (width <= 8 or width % 64 == 0) and call.arguments[0].numel() >= 512 * heads * width
+    if (width > 8 and width % 64) or heads == 1:
+        return False
+    return call.arguments[0].numel() >= 512 * heads * width and _computes_in_float32(call)
 
 
 def _feed_forward_pays(call: Call) -> bool:
     heads, width, _ = call.arguments[1].shape
     tokens = call.arguments[0].numel() // max(1, heads * width)
-    # One head of few tokens would be one thread's alone.
-    if tokens < max(32, 2 * width) or (heads == 1 and tokens < 512):
+    if tokens < 32 or tokens < 2 * width or heads == 1:
         return False
     if _computes_in_float32(call):
         return width <= 64 or tokens >= 512
@@ -209,8 +209,10 @@ def _feed_forward_pays(call: Call) -> bool:
 
 def _attention_pays(call: Call) -> bool:
     batch, length, _ = call.arguments[0].shape
+    if length < 8:
+        return False
     heads, width, _ = call.arguments[1].shape
-    return length >= 8 and 2 * length >= width and 2 * batch * length >= 3 * width and batch * heads >= 2
+    return 2 * length >= width and 2 * batch * length >= 3 * width and batch * heads >= 2
 
 
 def _at_least(numbers: int) -> Condition:
@@ -223,13 +225,13 @@ FEWEST_NUMBERS = {"split_linear": 16384, "split_feed_forward": 1024, "split_atte
 # computing; padding heads to whole vectors costs more than it saves; or what is made of the weights once a call does.
 WORTHWHILE: dict[str, tuple[Condition, ...]] = {
     "split_linear": (
-        Condition("float32, 512 tokens, and heads of at most 8 channels or a multiple of 64", _linear_pays),
+        Condition("float32, two heads, of at most 8 channels or a multiple of 64, and 512 tokens in all", _linear_pays),
         _at_least(FEWEST_NUMBERS["split_linear"]),
     ),
     "split_feed_forward": (
         Condition(
-            "32 tokens in all (512 for one head alone); in float32 twice as many as a head has channels, and 512 for "
-            "heads of more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 or 64",
+            "two heads, and 32 tokens in all; in float32 twice as many as a head has channels, and 512 for heads of "
+            "more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 or 64",
             _feed_forward_pays,
         ),
         _at_least(FEWEST_NUMBERS["split_feed_forward"]),

@@ -1,8 +1,8 @@
 // linear_cross_entropy on CPU: the logits of one block of tokens at a time, and the gradients right there.
 //
-// The loss is a sum, so its gradients are known up to a factor before anyone asks for them: three products in all, where
-// backward would have to compute the logits again. Tokens stand in the lanes: a tile of logits is [V, kTokens], so softmax
-// sums over rows, and neither the weight nor the logits are ever transposed.
+// The loss is a sum, so its gradients are known up to a factor before anyone asks for them: three products in all,
+// where backward would have to compute the logits again. Tokens stand in the lanes: a tile of logits is [V, kTokens], so
+// softmax sums over rows, and neither the weight nor the logits are ever transposed.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -23,32 +23,40 @@ constexpr int64_t kTokens = 64;  // of a tile
 constexpr int64_t kWords = 96;   // of a slice of the vocabulary: a multiple of the micro-kernel's rows
 constexpr int64_t kLeastBlock = 512, kBlockLogits = 1 << 20;
 
-// Softmax of the tokens of a tile over the words seen so far.
+// Softmax of the tokens of a tile over the words seen so far, slice by slice.
 struct Softmax {
   alignas(64) float maximum[kTokens], sum[kTokens];
   Softmax() {
     std::fill_n(maximum, kTokens, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, kTokens, 0.f);
   }
-  void add(const float* logits, int64_t words, int64_t columns) {
+  // Logits of a slice become exponentials above the largest so far, which is put into `largest_yet`.
+  void add(float* logits, int64_t words, int64_t columns, float* largest_yet) {
     for (int64_t j = 0; j < columns; j += kLanes) {
       const Vec before = Vec::loadu(maximum + j);
       Vec largest = before;
       for (int64_t i = 0; i < words; ++i) largest = at::vec::maximum(largest, Vec::loadu(logits + i * kTokens + j));
       Vec total = Vec::loadu(sum + j) * exponential(before - largest);
-      for (int64_t i = 0; i < words; ++i) total = total + exponential(Vec::loadu(logits + i * kTokens + j) - largest);
+      for (int64_t i = 0; i < words; ++i) {
+        float* at = logits + i * kTokens + j;
+        const Vec above = exponential(Vec::loadu(at) - largest);
+        above.store(at);
+        total = total + above;
+      }
       largest.store(maximum + j);
+      largest.store(largest_yet + j);
       total.store(sum + j);
     }
   }
-  // Logits become probabilities; zero in the lanes from `tokens` on.
-  void normalise(float* logits, int64_t words, int64_t tokens) const {
+  // What `add` left of a slice becomes probabilities; zero in the lanes from `tokens` on.
+  void normalise(float* exponentials, int64_t words, int64_t tokens, const float* largest_yet) const {
     for (int64_t j = 0; j < tokens; j += kLanes) {
-      const Vec largest = Vec::loadu(maximum + j), in_use = Vec::set(Vec(0.f), Vec(1.f), std::min(kLanes, tokens - j));
-      const Vec factor = in_use / Vec::loadu(sum + j);
+      const Vec in_use = Vec::set(Vec(0.f), Vec(1.f), std::min(kLanes, tokens - j));
+      const Vec scale = exponential(Vec::loadu(largest_yet + j) - Vec::loadu(maximum + j));
+      const Vec factor = in_use * scale / Vec::loadu(sum + j);
       for (int64_t i = 0; i < words; ++i) {
-        float* at = logits + i * kTokens + j;
-        (exponential(Vec::loadu(at) - largest) * factor).store(at);
+        float* at = exponentials + i * kTokens + j;
+        (Vec::loadu(at) * factor).store(at);
       }
     }
   }
@@ -76,7 +84,7 @@ class CrossEntropy {
     block_ = std::min((fitting + kTokens - 1) / kTokens, (tokens_ + kTokens - 1) / kTokens);  // tiles
     if (!wanted.any()) return;
     logits_ = at::empty({block_ * words_ * kTokens}, at::kFloat);
-    if (wanted.weight) rows_ = at::empty({block_ * kTokens * stride_ + kLanes}, at::kFloat);
+    if (wanted.weight) rows_ = at::empty({block_ * kTokens * stride_}, at::kFloat);
   }
 
   double run() {
@@ -109,13 +117,15 @@ class CrossEntropy {
     const bool keeps_rows = wanted_.weight && !Made::kCopies;
     float* hidden = keeps_rows ? reinterpret_cast<float*>(rows_of(slot)) : workspace.take(kTokens * stride_);
     for (int64_t i = 0; i < count; ++i)
-      load_tile(hidden_.const_data_ptr<Number>() + places[i] * hidden_.stride(0), 0, 1, width_, hidden + i * stride_, stride_);
+      load_tile(hidden_.const_data_ptr<Number>() + places[i] * hidden_.stride(0), 0, 1, width_, hidden + i * stride_,
+                stride_);
     if (wanted_.weight && Made::kCopies) Made::stacked(hidden, stride_, count, width_, rows_of(slot));
 
     OperandBuffer<Product> turned(workspace, kTokens, width_, true), weight_rows(workspace, kWords, width_);
     const auto right = turned.transposed(hidden, stride_, count, width_);
     float* weight_tile = workspace.take(kWords * stride_);
     float* logits = wanted_.any() ? logits_of(slot) : workspace.take(kWords * kTokens);
+    float* largest_yet = workspace.take((words_ + kWords - 1) / kWords * kTokens);  // of each slice
     Softmax softmax;
     float labelled[kTokens];
     for (int64_t first = 0; first < words_; first += kWords) {
@@ -123,16 +133,18 @@ class CrossEntropy {
       float* slice = wanted_.any() ? logits + first * kTokens : logits;
       const auto left = weight_rows.rows_of(weight_row(first), weight_.stride(0), words, width_, weight_tile, stride_);
       multiply<Product>(words, count, Made::depth(width_), left, right, slice, kTokens, false);
-      softmax.add(slice, words, count);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t word = labels_[places[i]] - first;
         if (word >= 0 && word < words) labelled[i] = slice[word * kTokens + i];
       }
+      softmax.add(slice, words, count, largest_yet + first / kWords * kTokens);
     }
     for (int64_t i = 0; i < count; ++i)
       losses_[tile * kTokens + i] = std::log(double(softmax.sum[i])) - (double(labelled[i]) - softmax.maximum[i]);
     if (!wanted_.any()) return;
-    softmax.normalise(logits, words_, count);
+    for (int64_t first = 0; first < words_; first += kWords)
+      softmax.normalise(logits + first * kTokens, std::min(kWords, words_ - first), count,
+                        largest_yet + first / kWords * kTokens);
     for (int64_t i = 0; i < count; ++i) logits[labels_[places[i]] * kTokens + i] -= 1.f;
     if (wanted_.hidden) compute_hidden_gradient(places, count, logits);
   }
