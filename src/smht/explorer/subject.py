@@ -12,7 +12,7 @@ from torch import Tensor
 
 from smht.errors import UsageError
 from smht.explorer.heads_off import edits_of, head_names
-from smht.inspection import Drop, DropLineage, edited_heads
+from smht.inspection import Drop, DropLineage, display, edited_heads
 from smht.models import SmhtForCausalLM, SmhtForSequenceClassification, SmhtPreTrainedModel, preset_config
 from smht.tasks.model_inputs import model_inputs, parse_ids
 from smht.tokenization import decode_bytes
@@ -189,8 +189,8 @@ def visible(piece: bytes) -> str:
         text = piece.decode()
     except UnicodeDecodeError:
         return " ".join(f"{byte:02X}" for byte in piece)
-    named = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-    return "".join(named.get(letter) or (letter if letter.isprintable() else f"U+{ord(letter):04X}") for letter in text)
+    shown = display.visible(text)
+    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
 
 
 def preset_subject(name: str = PRESET, seed: int = 0) -> Subject:

@@ -5,10 +5,10 @@ from typing import Any
 
 from smht.explorer.bars import Bar, bar_table
 from smht.explorer.colours import PROBABILITIES
-from smht.explorer.heat_maps import number
 from smht.explorer.markup import heading_cells, paragraph, table, token
 from smht.explorer.reading import Reading
 from smht.explorer.section import Choice, Section, kept
+from smht.inspection.display import signed
 
 _SHOWN_OUTCOMES = 10
 
@@ -58,7 +58,7 @@ def _loss(reading: Reading) -> str:
     count = len(reading.ids) - 1
     text = f"Loss: {reading.loss:.4f} nats a token over {count:,} token{'s' * (count != 1)}"
     if reading.whole is not None and reading.whole.loss is not None and reading.loss is not None:
-        text += f"; with all heads {reading.whole.loss:.4f}, a change of {number(reading.loss - reading.whole.loss)}"
+        text += f"; with all heads {reading.whole.loss:.4f}, a change of {signed(reading.loss - reading.whole.loss)}"
     return text + "."
 
 
