@@ -42,7 +42,7 @@ class Attention(Section):
             Choice("Block", blocks, blocks[0][1], walks=len(blocks) > 1),
             Choice("Head", tuple((str(head), head) for head in range(heads)), 0, walks=heads > 1),
             Choice("Rows", tuple(parts), 0),
-            Choice("Looking", tuple((f"{place}: {name}", place) for place, name in enumerate(queries)), count - 1),
+            Choice("Token that looks", tuple((f"{place}: {name}", place) for place, name in enumerate(queries)), count - 1),
         ]
         return kept(offered, values)
 
