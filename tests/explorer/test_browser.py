@@ -197,6 +197,9 @@ def test_what_cannot_be_read_is_said_once_and_mended(chromium: Browser, mini: st
         expect(page.locator("#generation")).to_contain_text("is no list of token ids")
         type_ids(page, "5, 99")
         expect(page.locator("#tokens table").first).to_be_visible()
+        page.get_by_label("Top-k, 0 for all").fill("-1")
+        page.get_by_role("button", name="One token").click()
+        expect(page.locator("#generation")).to_contain_text("Top_k = -1 must be at least 1.")
 
 
 def test_fast_typing_ends_with_the_last_text(chromium: Browser, mini: str) -> None:

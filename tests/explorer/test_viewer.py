@@ -139,7 +139,7 @@ def test_contributions_sum_to_the_score(kind: str) -> None:
     one = KINDS[kind]()
     viewer, typed = Viewer([one]), Typed("abc", "xy" if one.has_two_stacks else "")
     choices = viewer.view(typed).parts[BY_NAME["contributions"]].choices
-    place, first, second = choices[0].value, choices[1].options[0][1], choices[1].options[2][1]
+    place, first, second = choices[0].value, choices[1].options[1][1], choices[1].options[3][1]
     numbers = torch.tensor([one.outcome_numbers[name] for name in (first, second)])
     split = head_logits(one.model, numbers, **one.inputs(typed.text, typed.target))
     parts = split.contributions[0].reshape(-1, 3, 2)[place]
@@ -157,7 +157,7 @@ def test_a_choice_is_kept_while_it_makes_sense() -> None:
     parts = viewer.view(Typed("17, 52, 3"), values).parts
     assert [tuple(choice.value for choice in part.choices) for part in parts] == values
     parts = viewer.view(Typed("17"), values).parts
-    assert [part.choices[0].value for part in parts] == [0, values[1][0], "block 0", 0]
+    assert [part.choices[0].value for part in parts] == [-1, values[1][0], "block 0", -1]
     assert parts[3].choices[1].value == "5"  # offered although it is not among the likeliest
 
 
@@ -187,6 +187,17 @@ def test_a_chunk_is_off_from_end_to_end_where_it_has_a_lineage() -> None:
     (table,) = tables(Viewer([one]), typed, "contributions")
     assert rows(table)[1][1] == "0.0000"
     assert not any("chunk" in name for name in subject(split=()).heads)
+
+
+def test_the_last_token_and_the_likeliest_outcome_stay_so_while_the_text_grows() -> None:
+    one = preset_subject()
+    viewer = Viewer([one])
+    values = [[choice.value for choice in part.choices] for part in viewer.view(Typed("17")).parts]
+    parts = viewer.view(Typed(PRESET_IDS), values).parts
+    assert "What comes after token 3, 88" in parts[0].html
+    assert "What token 3, 88, looks at" in parts[2].html
+    likeliest = int(one.model(input_ids=torch.tensor([[17, 52, 3, 88]])).logits[0, -1].argmax())
+    assert f"Score of {likeliest}<" in parts[3].html
 
 
 def test_names_of_heads_that_a_model_lacks_do_nothing() -> None:

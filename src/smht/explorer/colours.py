@@ -49,5 +49,6 @@ def scale_of(values: Tensor) -> Scale:
 
 
 PROBABILITIES = Scale(1.0)
+"""The same colour for the same probability everywhere."""
 WEIGHTS = Scale(1.0, by_row=True)
 """Of attention: numbers are coloured from 0 to 1; in pictures of long texts, where all are small, row by row."""

@@ -113,9 +113,9 @@ def build_generation(viewer: Viewer, inputs: list[Any]) -> None:
     generator = Generator(viewer)
     with gr.Row(elem_classes="choices"):
         temperature = gr.Slider(0, 2, _SETTINGS.temperature, step=0.1, label="Temperature", min_width=140)
-        top_k = gr.Number(0, label="Top-k, 0 for all", precision=0, minimum=0, min_width=140)
+        top_k = gr.Number(0, label="Top-k, 0 for all", precision=0, min_width=140)
         tokens = gr.Slider(1, _MOST_TOKENS, _SETTINGS.max_new_tokens, step=1, label="Tokens to add", min_width=140)
-        seed = gr.Number(_SETTINGS.seed, label="Seed", precision=0, minimum=0, min_width=140)
+        seed = gr.Number(_SETTINGS.seed, label="Seed", precision=0, min_width=140)
     with gr.Row(elem_classes="buttons"):
         one = gr.Button("One token", size="sm", min_width=90)
         several = gr.Button("Several tokens", size="sm", min_width=90)

@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 
 from smht.explorer.reading import Reading
 
+LAST = -1
+"""The last place of a text, wherever that is."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -69,6 +72,16 @@ class Section(ABC):
     def show_all(self, readings: Sequence[Reading], reading: Reading) -> str:
         """The same for a page on which nothing can be chosen."""
         return self.show(reading, [choice.value for choice in self.choices(readings, [])])
+
+
+def places(names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """The places of a text to choose from, the last one first, which stays the last while the text grows."""
+    return ("the last", LAST), *((f"{place}: {name}", place) for place, name in enumerate(names))
+
+
+def resolve(place: int, count: int) -> int:
+    """A place chosen among `places` as a number below `count`."""
+    return count - 1 if place == LAST else min(place, count - 1)
 
 
 def kept(choices: list[Choice], values: Sequence[Any]) -> list[Choice]:

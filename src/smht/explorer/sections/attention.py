@@ -9,14 +9,13 @@ from smht.explorer.colours import WEIGHTS
 from smht.explorer.heat_maps import Axis, heat_map, number, thumbnail
 from smht.explorer.markup import details, heading_cells, paragraph, table
 from smht.explorer.reading import Reading
-from smht.explorer.section import Choice, Section, kept
+from smht.explorer.section import LAST, Choice, Section, kept, places, resolve
 from smht.explorer.step_figures import is_attention
 from smht.inspection import Step
 from smht.inspection.attention_maps import head_statistics
 
 _WINDOW = 64
 _SHOWN_KEYS = 10
-_MOST_IN_A_FILE = 144
 
 
 class Attention(Section):
@@ -42,7 +41,7 @@ class Attention(Section):
             Choice("Block", blocks, blocks[0][1], walks=len(blocks) > 1),
             Choice("Head", tuple((str(head), head) for head in range(heads)), 0, walks=heads > 1),
             Choice("Rows", tuple(parts), 0),
-            Choice("Token that looks", tuple((f"{place}: {name}", place) for place, name in enumerate(queries)), count - 1),
+            Choice("Token that looks", places(queries), LAST),
         ]
         return kept(offered, values)
 
@@ -66,7 +65,7 @@ class Attention(Section):
         return (
             _thumbnails(step)
             + large
-            + _seen_from(weights[head], min(place, len(queries) - 1), queries, keys)
+            + _seen_from(weights[head], resolve(place, len(queries)), queries, keys)
             + _numbers(step)
         )
 

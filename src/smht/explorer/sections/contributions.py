@@ -8,10 +8,12 @@ from smht.explorer.bars import Bar, bar_table
 from smht.explorer.heat_maps import number
 from smht.explorer.markup import paragraph
 from smht.explorer.reading import Reading
-from smht.explorer.section import Choice, Section, kept
+from smht.explorer.section import LAST, Choice, Section, kept, places, resolve
 
 _OFFERED = 30
 _NOTHING = ""
+_LIKELIEST = "\n"
+"""No outcome is called so: names have no line ends."""
 
 
 class Contributions(Section):
@@ -24,19 +26,15 @@ class Contributions(Section):
     def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
         """After which token, for which outcome, against which."""
         longest = max(readings, key=lambda reading: len(reading.logits))
-        last = len(longest.logits) - 1
-        if longest.subject.labels_texts:
-            places = (("the text", 0),)
-        else:
-            places = tuple((f"{place}: {name}", place) for place, name in enumerate(longest.tokens))
-        place = values[0] if values and 0 <= values[0] <= last else last
-        offered = list(dict.fromkeys(name for reading in readings for name in _likeliest(reading, place)))
+        after = (("the text", LAST),) if longest.subject.labels_texts else places(longest.tokens)
+        place = values[0] if values and values[0] in [number for _, number in after] else LAST
+        offered = [name for reading in readings for name in _likeliest(reading, place)]
         chosen = [value for value in values[1:] if value in readings[0].subject.outcome_numbers]
         names = tuple((name, name) for name in dict.fromkeys([*offered, *chosen]))
         return kept(
             [
-                Choice("After token", places, last),
-                Choice("Outcome", names, offered[0]),
+                Choice("After token", after, LAST),
+                Choice("Outcome", (("the likeliest", _LIKELIEST), *names), _LIKELIEST),
                 Choice("Against", (("nothing", _NOTHING), *names), _NOTHING),
             ],
             values,
@@ -45,10 +43,11 @@ class Contributions(Section):
     def show(self, reading: Reading, values: Sequence[Any]) -> str:
         """A bar a head, and their sum."""
         place, outcome, against = values
+        outcome = _likeliest(reading, place)[0] if outcome == _LIKELIEST else outcome
         numbers = [_number(reading, name) for name in (outcome, against) if name != _NOTHING]
         split = reading.contributions(numbers)
         heads = split.contributions.shape[-2]
-        place = min(place, len(reading.logits) - 1)
+        place = resolve(place, len(reading.logits))
         parts = split.contributions.reshape(-1, heads, len(numbers))[place]
         sums = split.logits.reshape(-1, len(numbers))[place]
         if len(numbers) == 2:
@@ -60,7 +59,7 @@ class Contributions(Section):
 
 
 def _likeliest(reading: Reading, place: int) -> list[str]:
-    row = reading.logits[min(place, len(reading.logits) - 1)]
+    row = reading.logits[resolve(place, len(reading.logits))]
     return [reading.subject.outcomes[index] for index in row.topk(min(_OFFERED, len(row))).indices.tolist()]
 
 

@@ -7,7 +7,7 @@ from smht.explorer.bars import Bar, bar_table
 from smht.explorer.colours import PROBABILITIES
 from smht.explorer.markup import heading_cells, paragraph, table, token
 from smht.explorer.reading import Reading
-from smht.explorer.section import Choice, Section, kept
+from smht.explorer.section import LAST, Choice, Section, kept, places, resolve
 from smht.inspection.display import signed
 
 _SHOWN_OUTCOMES = 10
@@ -23,9 +23,7 @@ class Tokens(Section):
     def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
         """After which token."""
         longest = max(readings, key=lambda reading: len(reading.ids))
-        last = len(longest.ids) - 1
-        options = tuple((f"{place}: {name}", place) for place, name in enumerate(longest.tokens))
-        return kept([Choice("What comes after token", options, last)], values)
+        return kept([Choice("What comes after token", places(longest.tokens), LAST)], values)
 
     def show(self, reading: Reading, values: Sequence[Any]) -> str:
         """A line of tokens, the loss, and the likeliest outcomes."""
@@ -35,7 +33,7 @@ class Tokens(Section):
         if reading.subject.labels_texts:
             parts.append(outcomes(reading, 0, "Labels of the text"))
         elif reading.subject.writes:
-            place = min(values[0], len(reading.ids) - 1)
+            place = resolve(values[0], len(reading.ids))
             parts.append(outcomes(reading, place, f"What comes after token {place}, {reading.tokens[place]}"))
             parts.append(_table_of_tokens(reading))
         return "".join(parts)
