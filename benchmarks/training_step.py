@@ -13,7 +13,7 @@ tells it.
 The limit is the larger of two times: multiplications at the speed of the fastest matrix product measured here, and
 the bytes of weights, gradients and optimizer state at the speed of a large copy.
 
-    python benchmarks/training_step.py [--rounds 30] [--threads 2] [--json]
+    python benchmarks/training_step.py [--rounds 30] [--threads 2] [--size smht-small] [--json]
 """
 
 import argparse
@@ -204,7 +204,7 @@ def memory_figures(size: str, threads: int) -> Iterator[Figure]:
 def main() -> None:
     arguments = timing_parser(__doc__, rounds=30)
     arguments.add_argument("--memory-of", choices=CONTESTANTS, help=argparse.SUPPRESS)
-    arguments.add_argument("--size", choices=SIZES, help=argparse.SUPPRESS)
+    arguments.add_argument("--size", choices=SIZES, help="only this one")
     given = arguments.parse_args()
     torch.set_num_threads(given.threads)
     if given.memory_of:
@@ -212,6 +212,8 @@ def main() -> None:
         return
     figures = []
     for size, make_config in SIZES.items():
+        if given.size not in (None, size):
+            continue
         rounds = given.rounds if size == "smht-small" else min(given.rounds, _LARGE_ROUNDS)
         figures += [*speed_figures(size, make_config(), CONTESTANTS, rounds), *memory_figures(size, given.threads)]
     report(figures, given.json)

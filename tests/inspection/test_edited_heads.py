@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from helpers.edited_models import (
     HEADS,
+    MODELS,
     WIDTH,
     assert_same,
     block_of,
