@@ -198,6 +198,12 @@ def variants(device: str, head_dim: int, tokens: int, heads: int) -> list[Varian
 
         return call
 
+    angles = torch.arange(tokens, device=device)[None, :, None] * 0.7 ** torch.arange(head_dim // 2, device=device)
+    turned = angles.cos(), angles.sin()
+
+    def rotated(x: Tensor, *weights: Tensor) -> Tensor:
+        return ops.split_attention(x, *weights, is_causal=True, rotation=turned)
+
     # One head width is enough for what works element by element.
     activations = ("gelu", "gelu_tanh", "relu", "relu_squared", "silu") if head_dim < 32 else ("gelu",)
     biases = [up_bias, down_bias]
@@ -207,4 +213,5 @@ def variants(device: str, head_dim: int, tokens: int, heads: int) -> list[Varian
         variant("attention", "attention", [], masked(None)),
         variant("attention, boolean mask", "attention", [], masked(visible)),
         variant("attention, added mask", "attention", [], masked(added)),
+        variant("attention, rotary", "attention", [], rotated),
     ]
