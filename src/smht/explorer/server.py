@@ -7,7 +7,9 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,8 @@ def _launch(viewer: Viewer, text: str | None, port: int) -> Any:
 
     from smht.explorer.page import build_page
 
+    with suppress(ImportError):
+        import_module("matplotlib.pyplot")  # Gradio would at the first answer, which then takes a second
     page = build_page(viewer, text)
     # Other hosts' pages cannot reach this one by a name of theirs that leads here.
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]), Middleware(_OnlyFromHere)]
