@@ -252,8 +252,13 @@ def test_the_folder_of_another_comparison() -> None:
 def test_damaged_results() -> None:
     succeed(*COMPARE, *SHORT, "--output", "here")
     results = Path("here/results.jsonl")
-    results.write_text(results.read_text()[:-20])
-    refuse(*COMPARE, *SHORT, "--output", "here", says=("here/results.jsonl, line", "is damaged", "delete the line"))
+    whole = results.read_text()
+    first, rest = whole.split("\n", 1)
+    results.write_text(f"{first[:-20]}\n{rest}")
+    refuse(*COMPARE, *SHORT, "--output", "here", says=("here/results.jsonl, line 1, is damaged", "delete the line"))
+    results.write_text(whole[:-20])  # as a kill could leave it
+    succeed(*COMPARE, *SHORT, "--output", "here")
+    assert len(results.read_text().splitlines()) == len(whole.splitlines())
 
 
 def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,9 @@ def test_the_server_says_where_it_is_answers_there_only_and_ends_with_ctrl_c(tmp
     code = (
         "import sys; sys.argv = ['smht', 'explorer', '--no-browser', '--json']; from smht.cli.main import main; main()"
     )
-    environment = {**os.environ, "HOME": str(tmp_path), "GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SHARE": "True"}
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home), "GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SHARE": "True"}
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
@@ -98,4 +100,4 @@ def test_the_server_says_where_it_is_answers_there_only_and_ends_with_ctrl_c(tmp
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (0, "", "the explorer has ended\n")
-    assert list(Path(tmp_path).iterdir()) == [tmp_path / "text.txt"]
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "text.txt"}

@@ -28,7 +28,7 @@ RESULT = TrialResult(
     validation_loss=1.0 / 3,
     bits_per_byte=0.5,
     repeats=0.1,
-    curve=[{"step": 10, "validation_loss": 1.0 / 3}],
+    curve=[{"step": 10, "tokens": 100, "seconds": 0.5, "training_multiply_adds": 2100, "validation_loss": 1.0 / 3}],
     backend="cpu",
     threads=2,
 )
@@ -43,7 +43,7 @@ def test_results_come_back_as_they_were(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("damaged", ["{", "", "[]", "{}", '{"key": "k"}'])
+@pytest.mark.parametrize("damaged", ["{", "[]", "{}", '{"key": "k"}'])
 def test_a_damaged_line_is_named(tmp_path: Path, damaged: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(f"{RESULT.to_json()}\n{damaged}\n{RESULT.to_json()}\n")

@@ -110,6 +110,7 @@ def trial_row(
         "curve": [] if loss is None else _curve(steps, tokens, tokens / speed, 3 * multiply_adds * tokens, loss),
         "backend": "cpu",
         "threads": 2,
+        "lengths": [],
     }
     return {**row, **changes}
 

@@ -56,6 +56,14 @@ def compare(
         int | None,
         option("Comparison", "Learning rates to try for each, on a fifth of the length; 1 for no search.", default="5"),
     ] = None,
+    lengths: Annotated[
+        str | None,
+        option(
+            "Comparison",
+            "Multiples of the context to evaluate the trained models at, such as 0.5,1,2,4, or none.",
+            default="0.5,1,2,4 where positions differ",
+        ),
+    ] = None,
     solve_depth: Annotated[
         bool, option("Comparison", "Find the number of blocks too, from 2 to 16.", "--solve-depth")
     ] = False,
@@ -109,7 +117,7 @@ def compare(
         "device": device,
         "seed": seed,
     }
-    chosen = {"seeds": seeds, "rates": rates, "solve_depth": solve_depth or None}
+    chosen = {"seeds": seeds, "rates": rates, "solve_depth": solve_depth or None, "lengths": lengths}
     _run(
         {name: value for name, value in training.items() if value is not None},
         architecture,
@@ -135,6 +143,7 @@ def _run(
     quieten_libraries()
     from smht.comparison import comparison
     from smht.comparison.budget import parse_budgets
+    from smht.comparison.lengths import parse_multiples
     from smht.comparison.report import check_extras, write_report
     from smht.comparison.request import CompareRequest
     from smht.comparison.variants import parse_variants
@@ -143,6 +152,8 @@ def _run(
 
     if {"validation_texts", "validation_fraction"} <= training.keys():
         raise UsageError("--validation and --validation-fraction exclude each other: give one of them")
+    if "lengths" in chosen:
+        chosen["lengths"] = parse_multiples(chosen["lengths"])
     parsed = parse_variants(variants), parse_budgets(budgets)
     request = CompareRequest(TrainRequest(**training, architecture=architecture), *parsed, **chosen)
     check_extras()

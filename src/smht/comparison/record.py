@@ -52,6 +52,7 @@ def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> d
         "length": asdict(setting.length),
         "solve_depth": setting.request.solve_depth,
         "rates": setting.request.rates,
+        "lengths": list(setting.lengths),
         "architecture": to_plain(setting.base),
         "machine": {"device": setting.device, "backend": backend, "threads": torch.get_num_threads()},
     }
@@ -99,6 +100,7 @@ def conditions_of(record: dict[str, Any]) -> Conditions:
         batch_size=asked["batch_size"],
         data=(asked["data"]["training"], asked["data"]["validation"], asked["tokenizer"]["sha256"]),
         evaluation_windows=record["evaluation_windows"],
+        lengths=tuple(asked["lengths"]),
         **asked["machine"],
     )
 

@@ -22,6 +22,8 @@ class CompareRequest:
         seeds: how many times to train each.
         rates: how many learning rates to try for each; 1 for its default rate and no search.
         solve_depth: whether the number of blocks is to choose too.
+        lengths: multiples of the context, windows of which the trained models are evaluated on; if not given,
+            `lengths.MULTIPLES` where the variants differ in their positions, else none.
     """
 
     training: TrainRequest
@@ -30,6 +32,7 @@ class CompareRequest:
     seeds: int = 3
     rates: int = 5
     solve_depth: bool = False
+    lengths: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (("seeds", self.seeds, 1000), ("rates", self.rates, MOST_RATES)):

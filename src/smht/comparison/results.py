@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
 
-from smht.errors import UsageError
+from smht.errors import UsageError, first_line
 from smht.training import files
 
 Purpose = Literal["search", "final", "superseded"]
 """`superseded`: a final training at a rate that a wider search has since found not to be the best."""
 Status = Literal["done", "diverged", "failed"]
+_CURVE_FIELDS = dict.fromkeys(("tokens", "seconds", "training_multiply_adds", "validation_loss"), float | None)
+_LENGTH_FIELDS = {"length": int, "validation_loss": float | None, "why_not": str | None}
+_ABSENT = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class TrialResult:
         curve: the same figures on the way, over a part of what is held out; the last is over everything.
         backend: what computed split projections.
         threads: of the processor.
+        lengths: of a final training, what `smht.comparison.lengths` measured.
     """
 
     key: str
@@ -69,6 +74,7 @@ class TrialResult:
     curve: list[dict[str, Any]]
     backend: str
     threads: int
+    lengths: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """One line, without its end."""
@@ -82,33 +88,84 @@ class TrialResult:
             ValueError: the line is no JSON, or not of a result of this version.
         """
         values = json.loads(line)
-        names = {field.name for field in fields(cls)}
+        names = {each.name for each in fields(cls)}
         if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("it is no result of this version of smht")
         return cls(**values)
 
 
-def read_results(path: Path) -> list[TrialResult]:
-    """All results in a `results.jsonl`; none if there is no file.
+@dataclass(frozen=True)
+class Lines:
+    """What a `results.jsonl` says.
+
+    Attributes:
+        results: in the order of the file.
+        torn: the number of the last line, from 1, where it was cut short and left out; None for a whole file.
+    """
+
+    results: tuple[TrialResult, ...]
+    torn: int | None
+
+
+def read_lines(path: Path) -> Lines:
+    """All results in a `results.jsonl`; none if there is no file. A last line without its end was cut by a kill.
 
     Raises:
-        UsageError: a line is damaged; the message says which.
+        UsageError: the file cannot be read, or another line is damaged; the message says which.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
-        return []
+        return Lines((), None)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {first_line(error)}") from None
     results = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
-            results.append(TrialResult.from_json(line))
-        except ValueError as error:
+            result = TrialResult.from_json(line)
+            _check(result)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            if number == len(lines):
+                return Lines(tuple(results), number)
             raise UsageError(
-                f"{path}, line {number}, is damaged ({error}): delete the line, and its trial is made again"
+                f"{path}, line {number}, is damaged ({first_line(error)}): delete the line, and the same command "
+                "makes its trial again"
             ) from None
-    return results
+        results.append(result)
+    return Lines(tuple(results), None)
+
+
+def read_results(path: Path) -> list[TrialResult]:
+    """The results of `read_lines`."""
+    return list(read_lines(path).results)
 
 
 def write_results(path: Path, results: Iterable[TrialResult]) -> None:
     """Replace the file; a crash leaves the old one or the new one."""
     files.write_bytes(path, "".join(result.to_json() + "\n" for result in results).encode())
+
+
+def _check(result: TrialResult) -> None:
+    """Refuse, by ValueError or OverflowError, fields of another kind than can be reckoned with."""
+    for each in fields(result):
+        _check_kind(each.name, getattr(result, each.name), each.type)
+    for points, kinds in ((result.curve, _CURVE_FIELDS), (result.lengths, _LENGTH_FIELDS)):
+        for point in points:
+            for name, kind in kinds.items():
+                there = isinstance(point, dict) and name in point
+                _check_kind(name, point[name] if there else _ABSENT, kind)
+
+
+def _check_kind(name: str, value: Any, kind: Any) -> None:
+    if get_origin(kind) is Literal:
+        fits = value in get_args(kind)
+    else:
+        parts = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+        kinds = tuple(get_origin(part) or part for part in parts)
+        fits = isinstance(value, kinds + ((int,) if float in kinds else ())) and not isinstance(value, bool)
+    if not fits:
+        raise ValueError(f"{name} = {value!r}")
+    if isinstance(value, int):
+        float(value)  # OverflowError: nothing could be reckoned with it

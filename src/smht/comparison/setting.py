@@ -7,6 +7,7 @@ from transformers.utils import logging as transformers_logging
 
 from smht.comparison.budget import TOKENS_PER_PARAMETER, Limit
 from smht.comparison.fits import cost_of
+from smht.comparison.lengths import MULTIPLES, to_tokens
 from smht.comparison.measurement import Measured, measure
 from smht.comparison.parametrisation import base_learning_rate
 from smht.comparison.request import CompareRequest
@@ -52,6 +53,7 @@ class Setting:
         context: tokens a window.
         batch_size: windows a step.
         device: where to train.
+        lengths: in tokens, windows of which the trained models are evaluated on.
     """
 
     request: CompareRequest
@@ -65,6 +67,7 @@ class Setting:
     context: int
     batch_size: int
     device: str
+    lengths: tuple[int, ...] = ()
 
     def search_trials(self, factor: float) -> list[Trial]:
         """A trial a variant, at a factor of its default rate."""
@@ -138,7 +141,8 @@ class Setting:
         training = trial.seconds if trial.steps is None else trial.steps * measured.step_seconds
         assert training is not None
         on_the_way = (trial.evaluations - 1) * (windows or self.examples.validation_items)
-        return training + (on_the_way + self.examples.validation_items) * measured.window_seconds
+        passes = 1 + (len(self.lengths) if trial.purpose == "final" else 0)
+        return training + (on_the_way + passes * self.examples.validation_items) * measured.window_seconds
 
 
 def prepare(request: CompareRequest) -> Setting:
@@ -165,11 +169,20 @@ def prepare(request: CompareRequest) -> Setting:
     examples = data.encode(tokenizer, context, training.errors)
     default = Limit("tokens", TOKENS_PER_PARAMETER * cost_of(solved[0].config, "parameters"))
     length = request.budget.length or default
-    setting = Setting(request, data, tokenizer, examples, base, size, length, solved, context, batch_size, device)
+    lengths = _lengths(request, solved, context)
+    setting = Setting(
+        request, data, tokenizer, examples, base, size, length, solved, context, batch_size, device, lengths
+    )
     if length.kind != "time":
         for each in solved:
             setting.steps(each)
     return setting
+
+
+def _lengths(request: CompareRequest, solved: tuple[Solved, ...], context: int) -> tuple[int, ...]:
+    differ = len({each.config.position_embedding for each in solved}) > 1
+    multiples = (MULTIPLES if differ else ()) if request.lengths is None else request.lengths
+    return to_tokens(multiples, context)
 
 
 def to_plain(config: SmhtConfig) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from smht.comparison.lengths import evaluate_lengths
 from smht.comparison.loop import Recipe, Training
 from smht.comparison.results import Purpose, Status, TrialResult
 from smht.inspection.accounting import account
 from smht.models import SmhtConfig, SmhtForCausalLM
+from smht.tasks.language_modelling import WindowedText
 from smht.tasks.task import Examples
 from smht.training.checkpoint import find_checkpoint, write_checkpoint
 
@@ -34,6 +36,7 @@ class Conditions:
         device: where to train.
         backend: what computes split projections.
         threads: of the processor.
+        lengths: tokens of the windows that a finished final training is looked at with, besides its own.
     """
 
     context: int
@@ -43,6 +46,7 @@ class Conditions:
     device: str
     backend: str
     threads: int
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Trial:
         costs = account(SmhtConfig(**self.config), conditions.context)
         embeddings = sum(part.costs.parameters for part in costs.parts if part.name in _EMBEDDINGS)
         nothing = {"tokens": 0, "steps": 0, "seconds": 0.0, "tokens_per_second": 0.0, "training_multiply_adds": 0}
-        nothing |= {"validation_loss": None, "bits_per_byte": None, "repeats": 0.0, "curve": []}
+        nothing |= {"validation_loss": None, "bits_per_byte": None, "repeats": 0.0, "curve": [], "lengths": []}
         return TrialResult(
             key=self.key(conditions),
             variant=self.variant,
@@ -180,7 +184,9 @@ class TrialRun:
         point = self._evaluate(None)
         if point is not None:
             scores = {name: point[name] for name in ("validation_loss", "bits_per_byte")}
-            self.outcome = self.trial.result(self.conditions, "done", **self._progress(), **scores)
+            self.outcome = self.trial.result(
+                self.conditions, "done", **self._progress(), **scores, lengths=self._evaluate_lengths()
+            )
         return point
 
     def _diverge(self, error: str) -> None:
@@ -198,6 +204,13 @@ class TrialRun:
         point = {"step": self.training.steps, **point, "validation_loss": score.loss, "bits_per_byte": bits}
         self.curve.append(point)
         return point
+
+    def _evaluate_lengths(self) -> list[dict[str, Any]]:
+        if self.trial.purpose != "final" or not self.conditions.lengths:
+            return []
+        model: Any = self.training.model
+        assert isinstance(self.examples, WindowedText)
+        return evaluate_lengths(model, self.examples, self.conditions.lengths)
 
     def _progress(self) -> dict[str, Any]:
         steps, seconds = self.training.steps, self.training.seconds

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from smht.tasks.task import Examples
+from smht.training.distillation import Distillation
 from smht.training.trainer import Optimisation
 
 _WARM_STEPS = 3
@@ -36,7 +37,9 @@ class Calibration:
     memory_bytes: int
 
 
-def calibrate(model: nn.Module, examples: Examples, optimisation: Optimisation) -> Calibration:
+def calibrate(
+    model: nn.Module, examples: Examples, optimisation: Optimisation, distillation: Distillation | None = None
+) -> Calibration:
     """Time training steps and a part of an evaluation on a copy of `model`; the model itself is left as it is."""
     device = torch.device(optimisation.device)
     trial = copy.deepcopy(model).to(device).train()
@@ -48,7 +51,7 @@ def calibrate(model: nn.Module, examples: Examples, optimisation: Optimisation) 
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=optimisation.dtype == "bfloat16"):
-            loss = trial(**batch).loss
+            loss = trial(**batch).loss if distillation is None else distillation.loss(trial, batch)
         loss.backward()
         nn.utils.clip_grad_norm_(trial.parameters(), 1.0)
         optimizer.step()

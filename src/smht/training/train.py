@@ -19,6 +19,7 @@ from smht.training.budget import Budget
 from smht.training.calibration import Calibration, calibrate
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
+from smht.training.distillation import Distillation, keep_teacher, read_distillation
 from smht.training.interrupt import StopRequest
 from smht.training.plots import draw_plots
 from smht.training.preparation import Prepared, Settings, copy_standard_input, prepare, prepare_again
@@ -61,19 +62,42 @@ def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
         UsageError: something was asked for wrongly; nothing has been written then.
         SmhtError: the loss diverged, or the disk is full; what was learned is saved.
     """
+    RunFolder(output).refuse_if_taken()  # before the data, which take a while
+    return begin(prepare(request), request.to_dict(), request.budget, output, console)
+
+
+def begin(
+    prepared: Prepared,
+    asked: dict[str, Any],
+    budget: Budget,
+    output: Path,
+    console: Console,
+    distillation: Distillation | None = None,
+    notes: dict[str, Any] | None = None,
+) -> Outcome:
+    """Begin a run with what is prepared already; see `start`.
+
+    Args:
+        prepared: what to train, and on what.
+        asked: what `run.json` is to keep of the request; `from_run` says where weights came from that are not fresh.
+        budget: how long.
+        output: a folder that is empty or not there yet.
+        console: where progress goes.
+        distillation: a teacher, which is kept in the run's folder.
+        notes: what `run.json` is to hold besides.
+    """
     run = RunFolder(output)
     run.refuse_if_taken()
-    prepared = prepare(request)
-    costs = _calibrate(prepared)
-    settings = _settle(prepared, request.budget, costs)
-    prepared = replace(prepared, settings=settings)
+    costs = _calibrate(prepared, distillation)
+    prepared = replace(prepared, settings=_settle(prepared, budget, costs))
     announce(prepared, costs, run, console, first_step=0)
     check_disk(prepared, run)
-    record = _new_record(request, prepared)
+    record = {**new_record(asked, prepared), **(notes or {})}
     with writing("the run folder", advice="free some space"), run.claimed():
-        files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record))
+        files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record, distillation))
     with run.locked():
-        return _train(run, record, prepared, None, console, keep_start=request.from_run is not None)
+        keep_start = asked["from_run"] is not None
+        return _train(run, run.read_record(), prepared, None, console, distillation, keep_start)
 
 
 def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) -> Outcome:
@@ -104,8 +128,8 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
             raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
         # Stopped between its last checkpoint and the last line of its record.
         return _finish(run, record, "finished", prepare_again(run, record))
-    prepared = prepare_again(run, record)
-    costs = _calibrate(prepared)
+    prepared, distillation = prepare_again(run, record), read_distillation(run, record)
+    costs = _calibrate(prepared, distillation)
     if budget.is_given:
         steps = _extended_steps(prepared, budget, costs, first_step)
         prepared = replace(prepared, settings=replace(prepared.settings, steps=steps))
@@ -116,7 +140,7 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
         with writing("the run folder"):
             remove_newer(run.checkpoints, first_step)
             run.write_record(record)
-        return _train(run, record, prepared, found.newest_good, console)
+        return _train(run, record, prepared, found.newest_good, console, distillation)
 
 
 def _begin_again(run: RunFolder, record: dict[str, Any], console: Console) -> None:
@@ -133,11 +157,15 @@ def _begin_again(run: RunFolder, record: dict[str, Any], console: Console) -> No
         console.print("warning: there is no whole checkpoint; beginning again at step 0", soft_wrap=True)
 
 
-def _fill_new_run(run: RunFolder, prepared: Prepared, record: dict[str, Any]) -> None:
+def _fill_new_run(
+    run: RunFolder, prepared: Prepared, record: dict[str, Any], distillation: Distillation | None
+) -> None:
     run.checkpoints.mkdir()
     prepared.tokenizer.save_pretrained(run.path)
     prepared.model.config.save_pretrained(run.path)
     copy_standard_input(prepared.data, run.path)
+    if distillation is not None:
+        record = {**record, "distillation": keep_teacher(run, distillation)}
     run.write_record(record)
 
 
@@ -147,6 +175,7 @@ def _train(
     prepared: Prepared,
     checkpoint: Path | None,
     console: Console,
+    distillation: Distillation | None,
     keep_start: bool = False,
 ) -> Outcome:
     settings = prepared.settings
@@ -169,6 +198,7 @@ def _train(
             checkpoints=run.checkpoints,
             keep=settings.keep_checkpoints,
             callbacks=[Schedule(log_every, settings.evaluate_every, stop), recorder, *_tensorboard(run)],
+            distillation=distillation,
         )
         trainer.remove_callback(transformers.PrinterCallback)
         try:
@@ -198,9 +228,8 @@ def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepa
     return Outcome(run, status, record, prepared)
 
 
-def _calibrate(prepared: Prepared) -> Calibration:
-    settings = prepared.settings
-    return calibrate(prepared.model, prepared.examples, _optimisation(settings))
+def _calibrate(prepared: Prepared, distillation: Distillation | None) -> Calibration:
+    return calibrate(prepared.model, prepared.examples, _optimisation(prepared.settings), distillation)
 
 
 def _optimisation(settings: Settings) -> Optimisation:
@@ -247,18 +276,19 @@ def _extended_steps(prepared: Prepared, budget: Budget, costs: Calibration, firs
     return steps
 
 
-def _new_record(request: TrainRequest, prepared: Prepared) -> dict[str, Any]:
+def new_record(asked: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
+    """What `run.json` says of a run that begins; `asked` as in `begin`."""
     return {
         "smht": __version__,
         "task": prepared.task.name,
         "status": "running",
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "asked": request.to_dict(),
+        "asked": asked,
         "settings": prepared.settings.to_dict(),
         "data": _data_record(prepared),
         "model": {
             "parameters": prepared.model.num_parameters(),
-            "preset": None if request.from_run else request.preset or prepared.task.preset,
+            "preset": None if asked["from_run"] else asked["preset"] or prepared.task.preset,
             "tokenizer": tokenizer_kind(prepared.tokenizer),
             "architecture": describe_architecture(prepared.model.config),
         },

@@ -14,6 +14,7 @@ from transformers.trainer_callback import TrainerCallback
 from smht.errors import SmhtError
 from smht.tasks.task import Examples
 from smht.training.checkpoint import write_checkpoint
+from smht.training.distillation import Distillation, with_logits
 from smht.training.run_folder import writing
 
 TRAINER_STATE = "trainer_state.json"
@@ -97,6 +98,7 @@ class SmhtTrainer(Trainer):
         checkpoints: the folder of all checkpoints.
         keep: how many checkpoints to keep.
         callbacks: what decides when to log, evaluate and save, and what is told about it.
+        distillation: a teacher's part in the loss, if there is one.
     """
 
     def __init__(
@@ -107,8 +109,10 @@ class SmhtTrainer(Trainer):
         checkpoints: Path,
         keep: int,
         callbacks: list[TrainerCallback],
+        distillation: Distillation | None = None,
     ) -> None:
         self._examples = examples
+        self._distillation = distillation
         self._checkpoints = checkpoints
         self._keep = keep
         super().__init__(
@@ -134,6 +138,13 @@ class SmhtTrainer(Trainer):
         # The dataset shuffles by itself, so that item i does not depend on how many there are.
         items: Any = self.train_dataset if train_dataset is None else train_dataset
         return SequentialSampler(items)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The model's own loss, and a teacher's part in it where there is one."""
+        if self._distillation is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        outputs = model(**with_logits(inputs))
+        return self._distillation.add(outputs.loss, outputs.logits, inputs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward; refuses to go on to the optimizer with a loss that is no number."""

@@ -184,14 +184,13 @@ def test_repeats_and_unlike_machines_are_said(tmp_path: Path) -> None:
     assert summarise(comparison.write(tmp_path, once)).notes == ()
 
 
-def test_a_damaged_line_is_said(tmp_path: Path) -> None:
+def test_a_torn_line_is_said(tmp_path: Path) -> None:
     folder = FakeComparison().write(tmp_path)
     path = folder / "results.jsonl"
     path.write_text(path.read_text()[:-300])
     found = summarise(folder)
-    assert (
-        "Line 24 of results.jsonl is damaged and left out: the same command again repeats what it lost." in found.notes
-    )
+    said = "Line 24 of results.jsonl, the last, was cut short: the same command makes its trial again."
+    assert said in found.notes
     assert found.outcomes[-1].missing == (2,)
 
 

@@ -43,7 +43,7 @@ def find_notes(record: Record, outcomes: Sequence[Outcome], trials: Trials) -> t
     """What a reader has to know before believing the tables."""
     finals = [trial for outcome in outcomes for trial in outcome.finals]
     return (
-        *_damage(trials.damaged_lines),
+        *_damage(trials.torn_line),
         *_incompleteness(outcomes),
         *_failures(trials.results),
         *_seeds(outcomes),
@@ -113,11 +113,9 @@ def _spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / largest if largest else 0.0
 
 
-def _damage(lines: Sequence[int]) -> Iterable[str]:
-    if lines:
-        places = ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
-        which = f"line {places} of {RESULTS} is" if len(lines) == 1 else f"lines {places} of {RESULTS} are"
-        yield f"{which[0].upper()}{which[1:]} damaged and left out: the same command again repeats what it lost."
+def _damage(torn_line: int | None) -> Iterable[str]:
+    if torn_line is not None:
+        yield f"Line {torn_line} of {RESULTS}, the last, was cut short: the same command makes its trial again."
 
 
 def _incompleteness(outcomes: Sequence[Outcome]) -> Iterable[str]:

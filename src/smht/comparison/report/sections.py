@@ -21,6 +21,7 @@ from smht.comparison.report.document import (
 from smht.comparison.report.figure_style import LineStyle, line_style
 from smht.comparison.report.figure_svg import draw_legend
 from smht.comparison.report.figures import draw_differences, draw_pareto, draw_rates
+from smht.comparison.report.lengths import draw_lengths, length_table
 from smht.comparison.report.notes import name_limit
 from smht.comparison.report.numbers import write_count
 from smht.comparison.report.record import Limit
@@ -54,6 +55,7 @@ def compose(summary: Summary) -> Document:
         "Findings": _findings(summary),
         "Results": _results(summary, styles),
         "Curves": _curves(summary, styles),
+        **_lengths(summary, styles),
         "Costs": _costs(summary, styles),
         "Learning rates": _rates(summary, styles),
         "Failures": _failures(summary),
@@ -118,6 +120,15 @@ def _curves(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
     )
     gallery = _gallery(draw_curves(summary.outcomes, styles), styles)
     return [Paragraph(text), *gallery] if gallery else [Paragraph("No final trial has a curve yet.")]
+
+
+def _lengths(summary: Summary, styles: Mapping[str, LineStyle]) -> dict[str, list[Block]]:
+    """The section about windows of other lengths, where any were looked at."""
+    context = summary.record.settings.get("context")
+    table = length_table(summary.outcomes, context)
+    if table is None:
+        return {}
+    return {"Lengths": [table, *_gallery(draw_lengths(summary.outcomes, styles, context), styles)]}
 
 
 def _costs(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from smht.comparison.report.lengths import losses_by_length
 from smht.comparison.report.notes import find_notes, find_sentences
 from smht.comparison.report.outcomes import Outcome, find_outcomes
 from smht.comparison.report.record import Record, read_record
@@ -102,6 +103,9 @@ def _outcome_dict(outcome: Outcome) -> dict[str, Any]:
         "bits_per_byte": _plain(outcome.bits_per_byte and asdict(outcome.bits_per_byte)),
         "search": {**_plain(asdict(outcome.search)), "best": outcome.search.best, "edge": outcome.search.edge},
         "missing_seeds": list(outcome.missing),
+        "lengths": {
+            str(length): _plain(interval and asdict(interval)) for length, interval in losses_by_length(outcome).items()
+        },
         "finals": [_trial_dict(trial) for trial in (*outcome.finals, *outcome.failed)],
     }
 

@@ -1,0 +1,1 @@
+"""From a dense run to a split one, and back."""
