@@ -56,6 +56,7 @@ def test_every_command_is_there() -> None:
         "dense",
         "doctor",
         "evaluate",
+        "explorer",
         "generate",
         "heads",
         "predict",

@@ -10,7 +10,7 @@ import typer
 
 from smht.cli.head_edits import read_edits, read_parts
 from smht.cli.output import harmless, print_json, progress_console, quieten_libraries, result_console
-from smht.cli.reading import load, model_inputs, token_names
+from smht.cli.reading import load
 from smht.errors import UsageError
 
 
@@ -73,6 +73,7 @@ def _inputs(model: Any, tokenizer: Any, text: str, target: str | None) -> dict[s
     """What the forward takes; a target with the end token that it should get."""
     import torch
 
+    from smht.tasks.model_inputs import model_inputs
     from smht.tokenization import EOS_ID
 
     inputs = model_inputs(model, tokenizer, text, target)
@@ -111,6 +112,7 @@ def _ablate(
 ) -> None:
     from smht.inspection import ablate as run_ablation
     from smht.inspection.display import visible
+    from smht.tasks.model_inputs import token_names
 
     together = run_ablation(model, edits, statistics, **inputs)
     alone = [run_ablation(model, [edit], statistics, **inputs) for edit in edits] if len(edits) > 1 else [together]

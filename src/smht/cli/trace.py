@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smht.cli.output import harmless, print_json, quieten_libraries, result_console
-from smht.cli.reading import load, model_inputs
+from smht.cli.reading import load
 from smht.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def _model(run: Path | None, preset: str | None, seed: int) -> tuple[Any, Any]:
 def _inputs(model: Any, tokenizer: Any, text: str | None, ids: str | None, target: str | None) -> dict[str, Any]:
     import torch
 
+    from smht.tasks.model_inputs import model_inputs, parse_ids
+
     if (text is None) == (ids is None):
         raise UsageError("give a text or --ids, one of the two")
     if text is not None and tokenizer is None:
@@ -89,21 +91,10 @@ def _inputs(model: Any, tokenizer: Any, text: str | None, ids: str | None, targe
     if target is not None:
         raise UsageError("--target goes with a text, not with --ids")
     assert ids is not None
-    inputs = {"input_ids": torch.tensor([_parse_ids(ids, model.config.vocab_size)])}
+    inputs = {"input_ids": torch.tensor([parse_ids(ids, model.config.vocab_size)])}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id or 0]])
     return inputs
-
-
-def _parse_ids(text: str, vocab_size: int) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{text!r} is no list of token ids: write it like 17,52,3,88") from None
-    wrong = [number for number in numbers if not 0 <= number < vocab_size]
-    if wrong:
-        raise UsageError(f"token id {wrong[0]} is outside the vocabulary of {vocab_size} tokens")
-    return numbers
 
 
 def _describe(step: Any) -> dict[str, Any]:

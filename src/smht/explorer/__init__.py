@@ -1,0 +1,1 @@
+"""A page that shows what a model does with a text: in a browser on this machine, or as one file."""
