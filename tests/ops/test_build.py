@@ -69,6 +69,7 @@ def libraries(tmp_path: Path) -> list[Path]:
 def test_the_name_changes_with_sources_instruction_set_and_torch(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     names = [build.library_path().name]
     (sources / "answer.cpp").write_text('extern "C" int answer() { return 43; }\n')
     names.append(build.library_path().name)
