@@ -8,6 +8,8 @@ class SmhtError(Exception):
     """Something failed while running; the message is one line for the user. Exit code 1."""
 
     exit_code = 1
+    is_told = False
+    """Whether another process tells the user, so that this one need not."""
 
 
 class UsageError(SmhtError, ValueError):

@@ -104,7 +104,7 @@ def run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         return fail(_explain_usage(error), WRONG)
     except SmhtError as error:
-        return fail(str(error), error.exit_code)
+        return error.exit_code if error.is_told else fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except BrokenPipeError:

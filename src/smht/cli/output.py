@@ -30,11 +30,11 @@ def harmless(text: str) -> str:
     return text.translate(_CONTROL_CHARACTERS) if sys.stdout is not None and sys.stdout.isatty() else text
 
 
-def progress_console() -> "Console":
-    """Where progress goes: standard error."""
+def progress_console(quiet: bool = False) -> "Console":
+    """Where progress goes: standard error, or nowhere."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, quiet=quiet)
 
 
 def result_console() -> "Console":

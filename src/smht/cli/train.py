@@ -1,6 +1,8 @@
 """`smht train`."""
 
+import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +11,7 @@ import typer
 from smht.cli.architecture import with_architecture
 from smht.cli.output import harmless, new_table, print_json, progress_console, quieten_libraries, result_console
 from smht.cli.sections import SectionedCommand, option
+from smht.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +72,13 @@ def train(
     resume: Annotated[Path | None, option("Run", "Go on with a run exactly where it stopped.", metavar="RUN")] = None,
     output: Annotated[Path | None, option("Run", "The run's folder.", default="runs/run-1 and so on")] = None,
     keep_checkpoints: Annotated[int | None, option("Run", "How many checkpoints to keep.", default="3")] = None,
+    processes: Annotated[
+        int | None, option("Run", "Train in several processes, each with its share of every batch.", default="1")
+    ] = None,
+    mesh: Annotated[
+        str | None,
+        option("Run", "How many processes share the batch, how many a model's heads.", default="data=PROCESSES,head=1"),
+    ] = None,
     context: Annotated[int | None, option("Training", "Tokens in a window.", default="the preset's")] = None,
     batch_size: Annotated[
         int | None, option("Training", "Windows, pairs or texts a step.", default="the task's")
@@ -104,9 +114,17 @@ def train(
         str | None, option("Architecture", "Named architecture; `smht presets` lists them.", default="the task's")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    call: typer.Context,
     architecture: dict[str, Any],
 ) -> None:
     """Train a model on text, or go on with a run."""
+    from smht.distributed.launch import launch, started_by_a_launcher
+
+    started = started_by_a_launcher()
+    if processes is not None and processes != started:
+        if started > 1:
+            raise UsageError(f"{started} processes were started already: leave --processes {processes} out")
+        raise typer.Exit(launch(processes, call.obj))
     given = {
         "task": task,
         "texts": tuple(texts) if texts else None,
@@ -133,7 +151,43 @@ def train(
     given = {name: value for name, value in given.items() if value is not None}
     if dropout is not None:
         architecture = {"hidden_dropout": dropout, "attention_dropout": dropout, **architecture}
-    _run(given, architecture, {"steps": steps, "epochs": epochs, "time": time}, resume, output, json)
+    budgets = {"steps": steps, "epochs": epochs, "time": time}
+    if resume is None and _is_restart(output):
+        resume, given, architecture, budgets = output, {}, {}, dict.fromkeys(budgets)
+    if started == 1:
+        _run(given, architecture, budgets, resume, output, json, mesh)
+    else:
+        _run_together(device, lambda: _run(given, architecture, budgets, resume, output, json, mesh))
+
+
+def _is_restart(output: Path | None) -> bool:
+    """Whether torchrun calls the same command again because a process was lost, and there is something to go on with.
+
+    Raises:
+        UsageError: nobody said where the run is.
+    """
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return False
+    if output is None:
+        raise UsageError("torchrun begins again after a loss, and cannot tell which run is meant: give --output")
+    return (output / "run.json").exists()
+
+
+def _run_together(device: str | None, run: Callable[[], None]) -> None:
+    """The same in each of several processes; the first one speaks."""
+    quieten_libraries()
+    from smht.distributed.launch import warning_about_cores
+    from smht.distributed.processes import join_processes, leave_processes, lost_ranks_in_one_line
+
+    processes = join_processes(device)
+    warning = warning_about_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if processes.is_first and warning is not None:
+        progress_console().print(warning, soft_wrap=True, markup=False, highlight=False)
+    try:
+        with lost_ranks_in_one_line(processes):
+            run()
+    finally:
+        leave_processes()
 
 
 def _run(
@@ -143,33 +197,54 @@ def _run(
     resume: Path | None,
     output: Path | None,
     json: bool,
+    mesh: str | None,
 ) -> None:
     quieten_libraries()
-    from smht.errors import UsageError
     from smht.training import train as training
+    from smht.training.request import TrainRequest
+
+    processes = _on_all(mesh)
+    console = progress_console(quiet=not processes.is_first)
+    budget = processes.together(lambda: _budget(given, budgets))
+    if resume is not None:
+        processes.together(lambda: _refuse_other_output(output, resume))
+        outcome = training.resume(resume, budget, {**given, **architecture}, console, processes)
+    else:
+        request = processes.together(lambda: TrainRequest(**given, architecture=architecture, budget=budget))
+        outcome = training.start(request, output or _next_folder(Path("runs")), console, processes)
+    _report(outcome, json, processes.is_first)
+
+
+def _on_all(mesh: str | None) -> Any:
+    """The processes with their mesh, or the same refusal on all of them."""
+    from smht.distributed.processes import Processes
+
+    return Processes().together(lambda: Processes(mesh))
+
+
+def _budget(given: dict[str, Any], budgets: dict[str, Any]) -> Any:
     from smht.training.budget import Budget
     from smht.training.quantities import parse_duration
-    from smht.training.request import TrainRequest
 
     if {"validation_texts", "validation_fraction"} <= given.keys():
         raise UsageError("--validation and --validation-fraction exclude each other: give one of them")
     seconds = None if budgets["time"] is None else parse_duration(budgets["time"])
-    budget = Budget(budgets["steps"], budgets["epochs"], seconds)
-    console = progress_console()
-    if resume is not None:
-        if output is not None and output.absolute() != resume.absolute():
-            raise UsageError("--resume goes on in the run's own folder: leave --output out")
-        outcome = training.resume(resume, budget, {**given, **architecture}, console)
-    else:
-        request = TrainRequest(**given, architecture=architecture, budget=budget)
-        outcome = training.start(request, output or _next_folder(Path("runs")), console)
-    _report(outcome, json)
+    return Budget(budgets["steps"], budgets["epochs"], seconds)
 
 
-def _report(outcome: Any, json: bool) -> None:
-    """The sample, the results, and what to type next."""
+def _refuse_other_output(output: Path | None, resume: Path) -> None:
+    if output is not None and output.absolute() != resume.absolute():
+        raise UsageError("--resume goes on in the run's own folder: leave --output out")
+
+
+def _report(outcome: Any, json: bool, is_first: bool) -> None:
+    """The sample, the results, and what to type next; one of several processes tells."""
     run, record = outcome.run, outcome.record
     interrupted = outcome.status == "interrupted"
+    if not is_first:
+        if interrupted:
+            raise typer.Exit(130)
+        return
     if json:
         print_json({"run": str(run.path), "status": outcome.status, **record["results"]})
     elif not interrupted:

@@ -146,7 +146,7 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             **{"is_causal": self.is_causal, **kwargs},
         )
-        output = self.o_proj(mixed.reshape(query.shape))
+        output = self.o_proj(mixed.flatten(-2))
         return self._undo_shuffle(output), attention_weights
 
     def _project_memory(self, key: Tensor, value: Tensor, memory_cache: MemoryCache | None) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ class SmhtForSequenceClassification(SmhtPreTrainedModel):
     """
 
     stacks = ("encoder", "decoder")
+    accepts_loss_kwargs = False  # transformers' trainer would scale the loss for a divisor that it does not take
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]  # noqa: RUF012 - transformers' own form
 
     def __init__(self, config: SmhtConfig) -> None:

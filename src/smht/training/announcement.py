@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from smht.distributed.mesh import Mesh
 from smht.errors import UsageError
 from smht.ops import explain
 from smht.training import files
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from smht.models import SmhtConfig
 
 
-def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Console, first_step: int) -> None:
-    """Print text, model, budget, learning rate, and the time, memory and disk to expect."""
+def announce(
+    prepared: Prepared, costs: Calibration, run: RunFolder, console: Console, first_step: int, mesh: Mesh | None = None
+) -> None:
+    """Print text, model, budget, learning rate, who shares what, and the time, memory and disk to expect."""
     settings, examples = prepared.settings, prepared.examples
     items = settings.steps * settings.batch_size
     tokens, passes = round(items * examples.tokens_per_item), items / examples.items_per_epoch
@@ -34,11 +37,25 @@ def announce(prepared: Prepared, costs: Calibration, run: RunFolder, console: Co
         "expect": f"about {format_duration(_expected_seconds(prepared, costs, first_step))}, "
         f"{format_size(costs.memory_bytes)} of memory, {format_size(disk_bytes(prepared))} of disk; "
         f"on {settings.device} in {settings.dtype}{_kernels(prepared)}",
+        **_sharing(prepared, mesh or Mesh()),
         "run": str(run.path),
         **({"note": examples.note} if examples.note else {}),
     }
     for name, line in lines.items():
         console.print(Text.assemble((f"{name:<7}", "bold"), " ", line), soft_wrap=True)
+
+
+def _sharing(prepared: Prepared, mesh: Mesh) -> dict[str, str]:
+    """What each of several processes has, if there are several."""
+    if mesh.data * mesh.head == 1:
+        return {}
+    parts = []
+    if mesh.data > 1:
+        parts.append(f"1/{mesh.data} of every batch")
+    if mesh.head > 1:
+        heads = prepared.model.config.num_attention_heads
+        parts.append(f"{heads // mesh.head} of the {heads} heads")
+    return {"ranks": f"{mesh.data * mesh.head}, each with {' and '.join(parts)}"}
 
 
 def _kernels(prepared: Prepared) -> str:

@@ -4,7 +4,7 @@ import copy
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +35,15 @@ class Calibration:
     step_seconds: float
     evaluation_seconds: float
     memory_bytes: int
+
+
+def slowest(costs: Sequence[Calibration]) -> Calibration:
+    """What processes that wait for each other take together: the slowest one's time, the memory of all."""
+    return Calibration(
+        step_seconds=max(cost.step_seconds for cost in costs),
+        evaluation_seconds=max(cost.evaluation_seconds for cost in costs),
+        memory_bytes=sum(cost.memory_bytes for cost in costs),
+    )
 
 
 def calibrate(

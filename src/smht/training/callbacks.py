@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
+from smht.distributed.processes import Processes
 from smht.training.interrupt import StopRequest
 from smht.training.run_folder import RunFolder, find_best, writing
 
@@ -18,17 +19,18 @@ class Schedule(TrainerCallback):
         log_every: steps between logged rows.
         evaluate_every: steps between evaluations, each with a checkpoint.
         stop: tells whether to stop.
+        processes: stop together where one is asked to.
     """
 
-    def __init__(self, log_every: int, evaluate_every: int, stop: StopRequest) -> None:
-        self.log_every, self.evaluate_every, self.stop = log_every, evaluate_every, stop
+    def __init__(self, log_every: int, evaluate_every: int, stop: StopRequest, processes: Processes) -> None:
+        self.log_every, self.evaluate_every, self.stop, self.processes = log_every, evaluate_every, stop, processes
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Decide what follows this step."""
         step = state.global_step
         is_last = step >= state.max_steps
         control.should_evaluate = is_last or step % self.evaluate_every == 0
-        control.should_training_stop = is_last or self.stop.received is not None
+        control.should_training_stop = self.processes.any(self.stop.received is not None) or is_last
         control.should_save = control.should_evaluate or control.should_training_stop
         control.should_log = control.should_save or step % self.log_every == 0
 
@@ -145,3 +147,14 @@ class Recorder(TrainerCallback):
         self.run.append_metrics(self._row)
         self.show(self._row)
         self._row = None
+
+
+def tensorboard(run: RunFolder) -> list[TrainerCallback]:
+    """TensorBoard's callback if it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return []
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    return [TensorBoardCallback(SummaryWriter(log_dir=str(run.tensorboard)))]

@@ -1,33 +1,39 @@
 """A run from its first step, or from where it stopped, to its result."""
 
-import platform
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from rich.console import Console
-from transformers.trainer_callback import TrainerCallback
 
+from smht.distributed.processes import Processes, ToldError, as_if_alone
 from smht.errors import SmhtError, UsageError
-from smht.tokenization import tokenizer_kind
 from smht.training import files
-from smht.training.announcement import announce, check_disk, describe_architecture
+from smht.training.announcement import announce, check_disk
 from smht.training.budget import Budget
-from smht.training.calibration import Calibration, calibrate
-from smht.training.callbacks import Recorder, SaveAtStart, Schedule
+from smht.training.calibration import Calibration, calibrate, slowest
+from smht.training.callbacks import Recorder, SaveAtStart, Schedule, tensorboard
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.distillation import Distillation, keep_teacher, read_distillation
+from smht.training.head_trainer import HeadParallelTrainer
 from smht.training.interrupt import StopRequest
 from smht.training.plots import draw_plots
 from smht.training.preparation import Prepared, Settings, copy_standard_input, prepare, prepare_again
 from smht.training.progress import TrainingDisplay
+from smht.training.record import new_record, results_of
 from smht.training.request import TrainRequest
-from smht.training.run_folder import WEIGHTS, RunFolder, find_best, writing
+from smht.training.run_folder import RunFolder, writing
+from smht.training.together import (
+    agree_on,
+    check_shared,
+    locked_by_first,
+    refuse_indivisible_model,
+    refuse_standard_input,
+    refuse_teacher,
+    refuse_uneven,
+)
 from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
-from smht.version import __version__
 
 _ROWS_PER_EVALUATION = 10
 _DEFAULT_WARMUP = 100
@@ -50,20 +56,25 @@ class Outcome:
     prepared: Prepared
 
 
-def start(request: TrainRequest, output: Path, console: Console) -> Outcome:
+def start(request: TrainRequest, output: Path, console: Console, processes: Processes | None = None) -> Outcome:
     """Begin a run in the folder `output` and train it to the end of its budget.
 
     Args:
         request: what to train.
         output: a folder that is empty or not there yet.
         console: where progress goes.
+        processes: those that train together, each of which has to call this; this one alone if not given.
 
     Raises:
         UsageError: something was asked for wrongly; nothing has been written then.
         SmhtError: the loss diverged, or the disk is full; what was learned is saved.
     """
-    RunFolder(output).refuse_if_taken()  # before the data, which take a while
-    return begin(prepare(request), request.to_dict(), request.budget, output, console)
+    processes = processes or Processes()
+    chosen = processes.first(lambda: output)
+    processes.first(RunFolder(chosen).refuse_if_taken)  # before the data, which take a while
+    prepared = processes.together(lambda: _prepare_new(request, processes))
+    agree_on(prepared, processes)
+    return begin(prepared, request.to_dict(), request.budget, chosen, console, processes=processes)
 
 
 def begin(
@@ -74,6 +85,7 @@ def begin(
     console: Console,
     distillation: Distillation | None = None,
     notes: dict[str, Any] | None = None,
+    processes: Processes | None = None,
 ) -> Outcome:
     """Begin a run with what is prepared already; see `start`.
 
@@ -85,22 +97,31 @@ def begin(
         console: where progress goes.
         distillation: a teacher, which is kept in the run's folder.
         notes: what `run.json` is to hold besides.
+        processes: see `start`.
     """
+    processes = processes or Processes()
     run = RunFolder(output)
-    run.refuse_if_taken()
-    costs = _calibrate(prepared, distillation)
-    prepared = replace(prepared, settings=_settle(prepared, budget, costs))
-    announce(prepared, costs, run, console, first_step=0)
-    check_disk(prepared, run)
-    record = {**new_record(asked, prepared), **(notes or {})}
-    with writing("the run folder", advice="free some space"), run.claimed():
-        files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record, distillation))
-    with run.locked():
+    processes.first(run.refuse_if_taken)
+    costs = _calibrate(prepared, distillation, processes)
+    prepared = replace(prepared, settings=processes.together(lambda: _settle(prepared, budget, costs)))
+    announce(prepared, costs, run, console, 0, processes.mesh)
+    processes.first(lambda: check_disk(prepared, run))
+
+    def make_folder() -> None:
+        record = {**new_record(asked, prepared, processes), **(notes or {})}
+        with writing("the run folder", advice="free some space"), run.claimed():
+            files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record, distillation))
+
+    processes.first(make_folder)
+    check_shared(run, processes)
+    with locked_by_first(run, processes):
         keep_start = asked["from_run"] is not None
-        return _train(run, run.read_record(), prepared, None, console, distillation, keep_start)
+        return _train(run, run.read_record(), prepared, None, console, distillation, processes, keep_start)
 
 
-def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) -> Outcome:
+def resume(
+    path: Path, budget: Budget, given: dict[str, Any], console: Console, processes: Processes | None = None
+) -> Outcome:
     """Go on with a run exactly as if it had never stopped, or extend a finished one.
 
     Args:
@@ -109,38 +130,65 @@ def resume(path: Path, budget: Budget, given: dict[str, Any], console: Console) 
             a time counts from now.
         given: settings that the user repeated; each must be what the run has.
         console: where progress goes.
+        processes: as in `start`; with another number than before all is as it was but for dropout.
 
     Raises:
         UsageError: there is no such run, it is damaged beyond resuming, its text has changed, or a setting differs.
         SmhtError: as in `start`.
     """
+    processes = processes or Processes()
     run = RunFolder(path)
-    record = run.read_record()
-    _refuse_changes(run, record, given)
+    record = processes.together(run.read_record)
+    check_shared(run, processes)
+    processes.together(lambda: _refuse_changes(run, record, given))
     found = find_checkpoint(run.checkpoints)
     for line in found.damaged:
         console.print(f"warning: checkpoint {line}; it is not used", soft_wrap=True, markup=False, highlight=False)
     first_step = step_of(found.newest_good) if found.newest_good else 0
     if found.newest_good is None:
-        _begin_again(run, record, console)
-    if not budget.is_given and first_step >= record["settings"]["steps"]:
-        if record["status"] == "finished":
-            raise UsageError(f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N")
+        processes.together(lambda: _begin_again(run, record, console))
+    is_at_its_end = not budget.is_given and first_step >= record["settings"]["steps"]
+    if is_at_its_end and record["status"] == "finished":
+        message = f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N"
+        raise UsageError(message) if processes.is_first else ToldError(message, UsageError.exit_code)
+    prepared = processes.together(lambda: prepare_again(run, record))
+    if is_at_its_end:
         # Stopped between its last checkpoint and the last line of its record.
-        return _finish(run, record, "finished", prepare_again(run, record))
-    prepared, distillation = prepare_again(run, record), read_distillation(run, record)
-    costs = _calibrate(prepared, distillation)
+        return _finish(run, record, "finished", prepared, processes)
+    distillation = processes.together(lambda: read_distillation(run, record))
+    processes.together(lambda: refuse_uneven(prepared.settings.batch_size, processes))
+    processes.together(lambda: refuse_indivisible_model(prepared, budget, processes))
+    processes.together(lambda: refuse_teacher(distillation is not None, processes))
+    agree_on(prepared, processes)
+    costs = _calibrate(prepared, distillation, processes)
     if budget.is_given:
         steps = _extended_steps(prepared, budget, costs, first_step)
         prepared = replace(prepared, settings=replace(prepared.settings, steps=steps))
-    announce(prepared, costs, run, console, first_step)
-    check_disk(prepared, run)
-    record = {**record, "status": "running", "settings": prepared.settings.to_dict()}
-    with run.locked():
+    announce(prepared, costs, run, console, first_step, processes.mesh)
+    processes.first(lambda: check_disk(prepared, run))
+    record = {
+        **record,
+        "status": "running",
+        "settings": prepared.settings.to_dict(),
+        "processes": processes.size,
+    }
+
+    def clear() -> None:
         with writing("the run folder"):
             remove_newer(run.checkpoints, first_step)
             run.write_record(record)
-        return _train(run, record, prepared, found.newest_good, console, distillation)
+
+    with locked_by_first(run, processes):
+        processes.first(clear)
+        return _train(run, record, prepared, found.newest_good, console, distillation, processes)
+
+
+def _prepare_new(request: TrainRequest, processes: Processes) -> Prepared:
+    refuse_standard_input(request, processes)
+    prepared = prepare(request)
+    refuse_uneven(prepared.settings.batch_size, processes)
+    refuse_indivisible_model(prepared, request.budget, processes)
+    return prepared
 
 
 def _begin_again(run: RunFolder, record: dict[str, Any], console: Console) -> None:
@@ -176,13 +224,15 @@ def _train(
     checkpoint: Path | None,
     console: Console,
     distillation: Distillation | None,
+    processes: Processes,
     keep_start: bool = False,
 ) -> Outcome:
     settings = prepared.settings
     assert settings.evaluate_every is not None
     first_step = step_of(checkpoint) if checkpoint else 0
-    rows = run.cut_metrics(first_step)
-    with StopRequest() as stop, TrainingDisplay(console, settings.steps, first_step, prepared.task) as display:
+    rows = processes.first(lambda: run.cut_metrics(first_step))
+    display = TrainingDisplay(console, settings.steps, first_step, prepared.task)
+    with StopRequest() as stop, display, as_if_alone(processes.mesh):
         recorder = Recorder(
             run,
             settings.batch_size * prepared.examples.tokens_per_item,
@@ -191,14 +241,18 @@ def _train(
             display.show,
         )
         log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
-        trainer = SmhtTrainer(
+        trainer = (SmhtTrainer if processes.mesh.head == 1 else HeadParallelTrainer)(
             prepared.model,
-            _optimisation(settings),
+            _optimisation(settings, processes.mesh.data),
             prepared.examples,
             checkpoints=run.checkpoints,
             keep=settings.keep_checkpoints,
-            callbacks=[Schedule(log_every, settings.evaluate_every, stop), recorder, *_tensorboard(run)],
+            callbacks=[
+                Schedule(log_every, settings.evaluate_every, stop, processes),
+                *([recorder, *tensorboard(run)] if processes.is_first else []),
+            ],
             distillation=distillation,
+            processes=processes,
         )
         trainer.remove_callback(transformers.PrinterCallback)
         try:
@@ -206,17 +260,21 @@ def _train(
                 trainer.add_callback(SaveAtStart(trainer.save_checkpoint))
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except DivergedError as error:
-            raise _explain_divergence(error, trainer, run, record) from error
+            explained = _explain_divergence(error, trainer, run, record, processes)
+            raise explained if processes.is_first else ToldError(str(explained), explained.exit_code) from error
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            run.write_record({**record, "status": "interrupted" if stopped else "failed"})
+            if processes.is_first:
+                stopped = isinstance(error, KeyboardInterrupt)
+                run.write_record({**record, "status": "interrupted" if stopped else "failed"})
             raise
     status = "finished" if trainer.state.global_step >= settings.steps else "interrupted"
-    return _finish(run, record, status, prepared)
+    return _finish(run, record, status, prepared, processes)
 
 
-def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepared) -> Outcome:
-    results = _results(run, [metric.name for metric in prepared.task.metrics])
+def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepared, processes: Processes) -> Outcome:
+    if not processes.is_first:
+        return Outcome(run, status, record, prepared)
+    results = results_of(run, [metric.name for metric in prepared.task.metrics])
     if status == "finished":
         model = run.load_model(device=prepared.settings.device)
         if any(metric.is_final for metric in prepared.task.metrics):
@@ -228,11 +286,13 @@ def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepa
     return Outcome(run, status, record, prepared)
 
 
-def _calibrate(prepared: Prepared, distillation: Distillation | None) -> Calibration:
-    return calibrate(prepared.model, prepared.examples, _optimisation(prepared.settings), distillation)
+def _calibrate(prepared: Prepared, distillation: Distillation | None, processes: Processes) -> Calibration:
+    alone = _optimisation(prepared.settings, processes=1)
+    share = replace(alone, batch_size=alone.batch_size // processes.mesh.data)
+    return slowest(processes.collect(calibrate(prepared.model, prepared.examples, share, distillation)))
 
 
-def _optimisation(settings: Settings) -> Optimisation:
+def _optimisation(settings: Settings, processes: int) -> Optimisation:
     return Optimisation(
         steps=settings.steps,
         batch_size=settings.batch_size,
@@ -243,6 +303,7 @@ def _optimisation(settings: Settings) -> Optimisation:
         dtype=settings.dtype,
         device=settings.device,
         seed=settings.seed,
+        processes=processes,
     )
 
 
@@ -277,70 +338,8 @@ def _extended_steps(prepared: Prepared, budget: Budget, costs: Calibration, firs
     return steps
 
 
-def new_record(asked: dict[str, Any], prepared: Prepared) -> dict[str, Any]:
-    """What `run.json` says of a run that begins; `asked` as in `begin`."""
-    return {
-        "smht": __version__,
-        "task": prepared.task.name,
-        "status": "running",
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "asked": asked,
-        "settings": prepared.settings.to_dict(),
-        "data": _data_record(prepared),
-        "model": {
-            "parameters": prepared.model.num_parameters(),
-            "preset": None if asked["from_run"] else asked["preset"] or prepared.task.preset,
-            "tokenizer": tokenizer_kind(prepared.tokenizer),
-            "architecture": describe_architecture(prepared.model.config),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "results": {},
-    }
-
-
-def _data_record(prepared: Prepared) -> dict[str, Any]:
-    data = prepared.data.manifest()
-    for part, tokens in zip(("training", "validation"), prepared.examples.token_counts, strict=True):
-        data[part]["tokens"] = tokens
-    return data
-
-
-def _results(run: RunFolder, metrics: list[str]) -> dict[str, Any]:
-    rows = run.read_metrics()
-    if not rows:
-        raise SmhtError(f"{run.metrics_path} is lost, and with it the results; the model in {run.path} can be used")
-    best, last = find_best(rows) or {}, rows[-1]
-    weights = run.path / WEIGHTS
-    return {
-        "steps": last["step"],
-        "tokens": last["tokens"],
-        "seconds": last["seconds"],
-        "best_step": best.get("step"),
-        "validation_loss": best.get("validation_loss"),
-        **{name: best.get(name) for name in metrics},
-        "training_loss": last["loss"],
-        "tokens_per_second": round(last["tokens"] / last["seconds"]) if last["seconds"] else None,
-        "sha256": files.sha256(weights) if weights.exists() else None,
-    }
-
-
-def _tensorboard(run: RunFolder) -> list[TrainerCallback]:
-    """TensorBoard's callback if it is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return []
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    return [TensorBoardCallback(SummaryWriter(log_dir=str(run.tensorboard)))]
-
-
 def _explain_divergence(
-    error: DivergedError, trainer: SmhtTrainer, run: RunFolder, record: dict[str, Any]
+    error: DivergedError, trainer: SmhtTrainer, run: RunFolder, record: dict[str, Any], processes: Processes
 ) -> SmhtError:
     """Save the weights as they were before the bad step, if they are; say how to go on."""
     has_checkpoints = run.checkpoints.is_dir() and any(run.checkpoints.iterdir())
@@ -353,7 +352,7 @@ def _explain_divergence(
                 trainer.save_checkpoint()
             except SmhtError as disk:
                 saved = str(disk)
-    run.write_record({**record, "status": "failed"})
+    processes.first(lambda: run.write_record({**record, "status": "failed"}))
     rate = record["settings"]["learning_rate"]
     return SmhtError(f"{error}; {saved}; begin a new run with a --learning-rate below {rate:g}")
 

@@ -1,7 +1,10 @@
 """transformers' `Trainer` with checkpoints that can be trusted, our validation metric, and a stop before bad steps."""
 
 import math
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,17 @@ from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
+from smht.distributed.processes import Processes
 from smht.errors import SmhtError
-from smht.tasks.task import Examples
+from smht.tasks.task import Examples, Score
 from smht.training.checkpoint import write_checkpoint
 from smht.training.distillation import Distillation, with_logits
 from smht.training.parametrisation import STANDARD, parameter_groups
 from smht.training.run_folder import writing
 
 TRAINER_STATE = "trainer_state.json"
+OPTIMIZER, SCHEDULER, RANDOM_STATE = "optimizer.pt", "scheduler.pt", "rng_state.pth"
+"""Where transformers' Trainer looks for what a single process saved."""
 
 
 class DivergedError(SmhtError):
@@ -39,7 +45,7 @@ class Optimisation:
 
     Attributes:
         steps: how many steps the schedule is made for.
-        batch_size: windows a step.
+        batch_size: windows a step, of all processes together.
         learning_rate: its peak.
         parametrisation: how it is spread over the weights.
         warmup: steps over which it rises from 0; then it falls along a cosine to a tenth of the peak.
@@ -47,6 +53,7 @@ class Optimisation:
         dtype: `float32`, or `bfloat16` for autocast.
         device: `cpu`, `cuda` or `mps`.
         seed: of initialisation, data order and dropout.
+        processes: how many train together; each takes as many windows of a step.
     """
 
     steps: int
@@ -58,13 +65,16 @@ class Optimisation:
     dtype: str
     device: str
     seed: int
+    processes: int = 1
 
     def to_arguments(self, folder: Path) -> TrainingArguments:
         """The same for transformers. Logging, evaluation and saving are decided by a callback of ours."""
         arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=self.steps,
-            per_device_train_batch_size=self.batch_size,
+            per_device_train_batch_size=self.batch_size // self.processes,
+            ddp_find_unused_parameters=False,
+            ddp_broadcast_buffers=False,
             learning_rate=self.learning_rate,
             warmup_steps=self.warmup,
             lr_scheduler_type="cosine_with_min_lr",
@@ -92,7 +102,7 @@ class Optimisation:
 
 
 class SmhtTrainer(Trainer):
-    """One process's training loop.
+    """The training loop, in one process or, by PyTorch's `DistributedDataParallel`, in each of several.
 
     Args:
         model: what to train.
@@ -102,6 +112,7 @@ class SmhtTrainer(Trainer):
         keep: how many checkpoints to keep.
         callbacks: what decides when to log, evaluate and save, and what is told about it.
         distillation: a teacher's part in the loss, if there is one.
+        processes: those that train together; the first evaluates and writes.
     """
 
     def __init__(
@@ -113,7 +124,9 @@ class SmhtTrainer(Trainer):
         keep: int,
         callbacks: list[TrainerCallback],
         distillation: Distillation | None = None,
+        processes: Processes | None = None,
     ) -> None:
+        self._processes = processes or Processes()
         self._examples = examples
         self._distillation = distillation
         self._parametrisation = optimisation.parametrisation
@@ -128,6 +141,9 @@ class SmhtTrainer(Trainer):
             data_collator=examples.collate,
             callbacks=callbacks,
         )
+        if self._processes.rank:
+            # The same seed made the same weights; what is dropped is to differ.
+            torch.manual_seed(optimisation.seed + self._processes.rank)
 
     def save_checkpoint(self) -> None:
         """Save everything that resume needs, now."""
@@ -163,7 +179,8 @@ class SmhtTrainer(Trainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward; refuses to go on to the optimizer with a loss that is no number."""
         loss = super().training_step(*args, **kwargs)
-        if not torch.isfinite(loss):
+        # One of several would leave the others waiting; the gradient's norm, which all have, will show it.
+        if self._processes.size == 1 and not torch.isfinite(loss):
             raise DivergedError(f"the loss became {loss.item()}", self.state.global_step + 1)
         return loss
 
@@ -175,12 +192,13 @@ class SmhtTrainer(Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The validation loss over all that is held out, and the task's metrics."""
-        result = self._examples.score(self._network)
+        result = self._score()
         if not math.isfinite(result.loss):
             what = f"the validation loss became {result.loss}"
             raise DivergedError(what, self.state.global_step, weights_are_good=False)
         metrics = {"eval_loss": result.loss, **{f"eval_{name}": value for name, value in result.metrics.items()}}
         self.log(metrics.copy())
+        self.callback_handler.model = self._whole_model()
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -188,15 +206,42 @@ class SmhtTrainer(Trainer):
         """Like the method of `Trainer`, but whole or not at all, and without pickles of arbitrary objects."""
 
         def fill(folder: Path) -> None:
-            self._network.save_pretrained(folder)
-            self._save_optimizer_and_scheduler(str(folder))
-            self._save_rng_state(str(folder))
+            assert whole is not None
+            whole.save_pretrained(folder)
+            write_optimizer(folder)
+            for name, contents in chain(*random_states):
+                (folder / name).write_bytes(contents)
             self.state.save_to_json(str(folder / TRAINER_STATE))
+
+        def write() -> None:
+            with writing(f"the checkpoint of step {step}"):
+                write_checkpoint(self._checkpoints, step, fill, self._keep)
 
         self.store_flos()
         step = self.state.global_step
-        with writing(f"the checkpoint of step {step}"):
-            write_checkpoint(self._checkpoints, step, fill, self._keep)
+        whole, write_optimizer = self._whole_model(), self._fill_optimizer()
+        random_states = self._processes.collect(self._random_state())
+        self._processes.together(lambda: write() if self._processes.is_first else None)
+
+    def _score(self) -> Score:
+        return self._processes.first(lambda: self._examples.score(self._network))
+
+    def _whole_model(self) -> PreTrainedModel | None:
+        """What is saved, on the first process."""
+        return self._network
+
+    def _fill_optimizer(self) -> Callable[[Path], None]:
+        """What writes the states of optimizer and schedule, called on the first process."""
+        return lambda folder: self._save_optimizer_and_scheduler(str(folder))
+
+    def _random_state(self) -> list[tuple[str, bytes]]:
+        """This process's files of random states; the first one's also by the name that a single process looks for."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._save_rng_state(folder)
+            files = [(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())]
+        if self._processes.size > 1 and self._processes.is_first:
+            files += [(RANDOM_STATE, contents) for _, contents in files]
+        return files
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
