@@ -20,7 +20,7 @@ from smht.explorer.server import Server
 from smht.explorer.static_page import save_page
 from smht.explorer.subject import PRESET_IDS, preset_subject, run_subject
 from smht.explorer.viewer import Viewer
-from smht.inspection import Drop, DropLineage, ablate, head_logits, trace
+from smht.inspection import Drop, DropLineage, Freeze, Swap, ablate, head_logits, trace
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +48,15 @@ def choose(page: Page, label: str, option: str) -> None:
     box.fill(option)
     box.press("Enter")
     expect(box).to_have_value(option)
+
+
+def add(page: Page, label: str, option: str) -> None:
+    """Pick one more from a list of which several can be chosen, with the keyboard."""
+    box = page.get_by_label(label, exact=True).and_(page.locator("input"))
+    box.focus()
+    page.keyboard.type(option)
+    page.keyboard.press("Enter")
+    expect(page.locator(".token", has_text=option)).to_have_count(1)
 
 
 def numbers(table: Locator) -> list[list[float]]:
@@ -136,8 +145,8 @@ def test_heads_are_switched_off_and_on(chromium: Browser, mini: str) -> None:
         page, loss = seen.page, seen.page.locator("#tokens p", has_text="Loss")
         page.get_by_label("block 0 head 1", exact=True).check()
         result = ablate(model, [Drop(0, 1)], input_ids=ids)
-        expect(loss).to_contain_text(f"{result.loss_after:.4f} nats a token over 3 tokens; with all heads")
-        page.get_by_label("held: as with all heads").check()
+        expect(loss).to_contain_text(f"{result.loss_after:.4f} nats a token over 3 tokens; unedited")
+        page.get_by_label("held: of the unedited run").check()
         result = ablate(model, [Drop(0, 1)], "held", input_ids=ids)
         expect(loss).to_contain_text(f"{result.loss_after:.4f}")
         page.get_by_label("block 0 head 1", exact=True).uncheck()
@@ -146,8 +155,36 @@ def test_heads_are_switched_off_and_on(chromium: Browser, mini: str) -> None:
         expect(loss).to_contain_text(f"{result.loss_after:.4f}")
         expect(page.locator("#contributions tbody tr").nth(3)).to_contain_text("0.0000")
         page.get_by_label("chunk 3 from end to end").uncheck()
-        page.get_by_label("live: of what is left").check()
+        page.get_by_label("live: of the edited run").check()
         expect(loss).to_have_text(f"Loss: {result.loss_before:.4f} nats a token over 3 tokens.")
+
+
+def test_heads_are_frozen_and_swapped_with_the_keyboard(chromium: Browser, mini: str) -> None:
+    model, ids = preset_subject().model, torch.tensor([[17, 52, 3, 88]])
+    with watched(chromium, mini) as seen:
+        page, shown = seen.page, seen.page.locator("#tokens")
+
+        def says(edits: list[Any], statistics: str) -> None:
+            result = ablate(model, edits, statistics, input_ids=ids)
+            expect(shown).to_contain_text(f"Loss: {result.loss_after:.4f} nats a token over 3 tokens; unedited")
+            expect(shown).to_contain_text(f"{'; '.join(result.descriptions)}. Norms' statistics {statistics} (of the")
+            expect(page.locator("#status")).to_contain_text(f"LayerNorm's statistics {statistics}")
+
+        add(page, "Heads frozen at their mean over the text", "block 0 head 2")
+        says([Freeze(0, 2)], "live")
+        add(page, "Heads that change places, two by two", "block 0 head 0")
+        expect(page.locator("#status")).to_contain_text("Block 0 head 0 is to change places")
+        add(page, "Heads that change places, two by two", "block 0 head 3")
+        says([Freeze(0, 2), Swap(0, 0, 3)], "live")
+        page.get_by_label("held: of the unedited run").press("Space")
+        says([Freeze(0, 2), Swap(0, 0, 3)], "held")
+        page.get_by_label("their weights").press("Space")
+        says([Freeze(0, 2), Swap(0, 0, 3, what="weights")], "held")
+        page.get_by_label("block 0 head 2", exact=True).press("Space")
+        expect(page.locator("#status")).to_contain_text("Layer 0 head 2 is edited twice (attention)")
+        expect(page.locator("#tokens table")).to_have_count(0)
+        page.get_by_label("Heads frozen at their mean over the text").press("Backspace")
+        says([Drop(0, 2), Swap(0, 0, 3, what="weights")], "held")
 
 
 def test_generation_token_by_token(chromium: Browser, mini: str) -> None:
@@ -288,7 +325,19 @@ def test_the_keyboard_reaches_every_control(chromium: Browser, mini: str) -> Non
         for _ in range(80):
             page.keyboard.press("Tab")
             reached.add(page.evaluate(f"({_NAME})(document.activeElement)"))
-        for name in ("block 0 head 0", "Step", "Next step", "Next head", "Outcome", "Seed", "One token", "Stop"):
+        for name in (
+            "block 0 head 0",
+            "frozen at",
+            "change places",
+            "where they write",
+            "Step",
+            "Next step",
+            "Next head",
+            "Outcome",
+            "Seed",
+            "One token",
+            "Stop",
+        ):
             assert any(name in each for each in reached), name
 
 

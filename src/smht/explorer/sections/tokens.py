@@ -30,6 +30,8 @@ class Tokens(Section):
         parts = [_line_of_tokens(reading)]
         if reading.loss is not None:
             parts.append(paragraph(_loss(reading)))
+        if reading.edits:
+            parts.append(paragraph(reading.subject.describe_edits(reading.edits, reading.statistics), "fine"))
         if reading.subject.labels_texts:
             parts.append(outcomes(reading, 0, "Labels of the text"))
         elif reading.subject.writes:
@@ -48,7 +50,7 @@ def outcomes(reading: Reading, place: int, caption: str) -> str:
     for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
         cells = (f"{value:.2%}",) if before is None else (f"{value:.2%}", f"{float(before[index]):.2%}")
         bars.append(Bar(reading.subject.outcomes[index], value, cells))
-    headings = ("outcome", "probability") if before is None else ("outcome", "probability", "with all heads")
+    headings = ("outcome", "probability") if before is None else ("outcome", "probability", "unedited")
     return bar_table(caption, headings, bars)
 
 
@@ -56,7 +58,7 @@ def _loss(reading: Reading) -> str:
     count = len(reading.ids) - 1
     text = f"Loss: {reading.loss:.4f} nats a token over {count:,} token{'s' * (count != 1)}"
     if reading.whole is not None and reading.whole.loss is not None and reading.loss is not None:
-        text += f"; with all heads {reading.whole.loss:.4f}, a change of {signed(reading.loss - reading.whole.loss)}"
+        text += f"; unedited {reading.whole.loss:.4f}, a change of {signed(reading.loss - reading.whole.loss)}"
     return text + "."
 
 
