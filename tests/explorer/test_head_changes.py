@@ -106,6 +106,15 @@ def test_a_chunk_is_off_from_end_to_end_where_it_has_a_lineage() -> None:
     assert not any("chunk" in name for name in subject(split=()).heads)
 
 
+def test_swapped_heads_end_the_lineage_of_chunks() -> None:
+    notes = [
+        parse_page(Viewer([subject()]).view(Typed(TEXT, changes=changes)).parts[3].html).all("p")[0].text
+        for changes in (HeadChanges((ONE,)), HeadChanges(swapped=(ONE, TWO)))
+    ]
+    assert notes[0].startswith("Each chunk comes from its own chunk of the embeddings")
+    assert notes[1] == "Chunks are of the last hidden state only: swapped heads mix them before."
+
+
 def test_a_head_without_a_second_one_waits() -> None:
     view = Viewer([subject()]).view(Typed(TEXT, changes=HeadChanges(swapped=(TWO,))))
     assert "Block 0 head 1 is to change places: choose the head to swap it with." in view.status

@@ -200,6 +200,9 @@ def test_two_models_side_by_side() -> None:
     first, second = parse_page(part.html).all("article")
     assert first.all("table")
     assert "This model has no attention in block 1: choose from block 0." in second.text
+    fewer = Viewer([subject("three heads"), subject("two heads", num_attention_heads=2)])
+    _, part = fewer.part(SECTIONS[BY_NAME["attention"]], Typed("abc"), ("block 1", 2, 0, 0))
+    assert "This model has no head 2: they are 0 to 1." in parse_page(part.html).all("article")[1].text
     _, part = both.part(SECTIONS[BY_NAME["steps"]], Typed("abc"), ("3j heads, block 1",))
     assert "This model has no step 3j heads, block 1." in part.html
 
@@ -224,8 +227,18 @@ def test_what_cannot_be_read_is_one_message_and_no_figures(text: str, says: str)
     assert status == view.status and part.html == ""
 
 
-def test_half_a_character_is_refused() -> None:
-    assert "half a character at place 1" in Viewer([subject()]).view(Typed("a\ud800")).status
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "The text is empty: type something."),
+        ("é" * 16, "small reads at most 32: take 1 away."),
+        ("a\ud800", "half a character at place 1"),
+    ],
+)
+def test_texts_that_cannot_be_read(text: str, says: str) -> None:
+    view = Viewer([subject()]).view(Typed(text))
+    assert says in view.status and view.status.count("<p") == 1
+    assert not any(part.html for part in view.parts)
 
 
 @settings(max_examples=8)
@@ -263,6 +276,8 @@ def test_outcomes_have_names_of_their_own() -> None:
 def test_a_classifier_gives_labels() -> None:
     one = classifier()
     probabilities = classify(one.model, [encode_text(one.tokenizer, b"text", "x")])[0].softmax(-1)
+    (choice,) = Viewer([one]).view(Typed("text")).parts[0].choices
+    assert [name for name, _ in choice.options] == ["the text"]
     shown = rows(tables(Viewer([one]), Typed("text"), "tokens")[0])
     assert {row[0]: row[1] for row in shown} == {
         name: f"{value:.2%}" for name, value in zip(one.outcomes, probabilities.tolist(), strict=True)

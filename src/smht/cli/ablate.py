@@ -163,8 +163,8 @@ def _ablate(
         raise UsageError("--tokens and --generate are for models that write, and a classifier writes nothing")
     together = run_ablation(model, edits, statistics, **inputs)
     alone = [run_ablation(model, [edit], statistics, **inputs) for edit in edits] if len(edits) > 1 else [together]
-    targets = [] if labels is not None else together.targets[0][: together.count].tolist()
-    names = token_names(tokenizer, targets)
+    targets = None if labels is not None else together.targets
+    names = [] if targets is None else token_names(tokenizer, targets[0][: together.count].tolist())
     texts: list[str] = []
     if generate is not None:
         _check_length(model, inputs, generate)

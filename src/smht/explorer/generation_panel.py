@@ -86,8 +86,8 @@ class Generator:
 def typed_of(values: Sequence[Any]) -> Typed:
     """What stands in the page's first fields."""
     text, target, off, frozen, swapped, what, statistics = values
-    names = (tuple(chosen or ()) for chosen in (off, frozen, swapped))
-    return Typed(text or "", target or "", HeadChanges(*names, what or "outputs", statistics or LIVE))
+    off, frozen, swapped = (tuple(chosen or ()) for chosen in (off, frozen, swapped))
+    return Typed(text or "", target or "", HeadChanges(off, frozen, swapped, what or "outputs", statistics or LIVE))
 
 
 def settings_of(temperature: Any, top_k: Any, tokens: Any, seed: Any) -> Sampling:

@@ -18,12 +18,16 @@ class Tokens(Section):
 
     name = "tokens"
     heading = "Tokens and probabilities"
-    lead = "The text as the model reads it. The bluer a token, the more probable it was, given those before it."
+    lead = (
+        "The text as the model reads it, and what it makes of it. The bluer a token, the more probable it was, given "
+        "those before it; a classifier predicts labels alone."
+    )
 
     def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
         """After which token."""
         longest = max(readings, key=lambda reading: len(reading.ids))
-        return kept([Choice("What comes after token", places(longest.tokens), LAST)], values)
+        after = (("the text", LAST),) if longest.subject.labels_texts else places(longest.tokens)
+        return kept([Choice("What comes after token", after, LAST)], values)
 
     def show(self, reading: Reading, values: Sequence[Any]) -> str:
         """A line of tokens, the loss, and the likeliest outcomes."""
@@ -87,7 +91,7 @@ def _table_of_tokens(reading: Reading) -> str:
             f'<th scope="row">{place}</th><td class="text">{token(name)}</td>'
             f"<td>{index}</td><td>{said}</td><td>{rank}</td>"
         )
-    head = [heading_cells(("place", "token", "id", "probability", "rank"))]
+    head = [heading_cells(("place", "token", "id", "probability", "rank"), ("token",))]
     return f"<details><summary>All tokens in numbers</summary>{table('Tokens in numbers', head, rows)}</details>"
 
 
