@@ -321,8 +321,13 @@ def test_the_page_fits_a_telephone_and_every_control_has_a_name(chromium: Browse
         with watched(chromium, address, width=375) as seen:
             page = seen.page
             expect(page.locator("#contributions table").first).to_be_visible()
+            page.get_by_label("block 0 head 1", exact=True).check()
+            expect(page.locator("#tokens")).to_contain_text("Edits: drop layer 0 head 1")
             page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
             assert fits(page)
+            bars = page.locator(".scroll:has(.bars)")
+            assert bars.count() > 2
+            assert bars.evaluate_all("all => all.every(each => each.scrollWidth <= each.clientWidth)")
             controls = page.locator("input:visible, textarea:visible, button:visible, [role=region]")
             assert controls.count() > 20
             nameless = f"elements => elements.filter(each => !({_NAME})(each)).map(each => each.outerHTML)"
