@@ -76,9 +76,11 @@ def ablate(
 
     chosen = read_parts(parts)
     edits = read_edits(drop, freeze, swap, swap_weights, chosen)
-    _check(texts, edits, rank, files, most, of_one_text=(target, label, tokens or None, generate))
     if rank and (edits or tokens or generate is not None):
         raise UsageError("--rank drops each head alone: give it without other edits, --tokens and --generate")
+    if not rank and not edits:
+        raise UsageError("name heads to --drop, --freeze, --swap or --swap-weights, or --rank them all")
+    _check_texts(texts, files, most, of_one_text=(target, label, tokens or None, generate))
     model, tokenizer = load(run)
     if files:
         data = many_texts(RunFolder(run).task, model, tokenizer, texts, _MOST if most is None else most)
@@ -92,17 +94,8 @@ def ablate(
         _ablate(model, tokenizer, data[0], edits, statistics, tokens, generate, json)
 
 
-def _check(
-    texts: Sequence[str],
-    edits: Sequence[Any],
-    rank: bool,
-    files: bool,
-    most: int | None,
-    of_one_text: Sequence[Any],
-) -> None:
-    """Refuse options that do not go together."""
-    if not rank and not edits:
-        raise UsageError("name heads to --drop, --freeze, --swap or --swap-weights, or --rank them all")
+def _check_texts(texts: Sequence[str], files: bool, most: int | None, of_one_text: Sequence[Any]) -> None:
+    """Refuse options that do not go with one text, or with many."""
     if files:
         if any(option is not None for option in of_one_text):
             raise UsageError("--target, --label, --tokens and --generate are for one text, and --files for many")
