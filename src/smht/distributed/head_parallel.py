@@ -75,7 +75,7 @@ class HeadParallelCausalLM(SmhtForCausalLM):
             return None
         with torch.random.fork_rng(devices=[]):
             whole = SmhtForCausalLM(self.whole_config)
-        whole = whole.to(next(iter(state.values())).dtype)
+        nn.Module.to(whole, dtype=next(iter(state.values())).dtype)
         with torch.no_grad():
             for name, parameter in whole.named_parameters():
                 parameter.copy_(state[name])
