@@ -20,7 +20,7 @@ from helpers.command_line import FOUR_STEPS, TINY, check_error_line, refuse
 from smht.models import SmhtForCausalLM
 from smht.training.checkpoint import find_checkpoint, step_of
 
-SECONDS = 120
+SECONDS = 240
 SIZES = [*TINY, *FOUR_STEPS, "--batch-size", "4", "--mixing", "shuffle"]
 WAYS = {
     "one": [],

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60
-"""How long a program may take, and a process wait for another."""
+SECONDS = 120
+"""How long a program may take, the first one with the start of the processes, and a process wait for another."""
 
 
 class World:
