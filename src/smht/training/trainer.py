@@ -198,7 +198,7 @@ class SmhtTrainer(Trainer):
             raise DivergedError(what, self.state.global_step, weights_are_good=False)
         metrics = {"eval_loss": result.loss, **{f"eval_{name}": value for name, value in result.metrics.items()}}
         self.log(metrics.copy())
-        self.callback_handler.model = self._whole_model()
+        self.callback_handler.model = self._whole_model()  # pyright: ignore[reportAttributeAccessIssue]
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
