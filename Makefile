@@ -15,7 +15,8 @@ VENV := .venv
 OLDEST := .venv-oldest
 INSTALL := -m pip install --disable-pip-version-check --quiet $(PIP_OPTIONS)
 # One thread a process: two processes of two threads each would fight over two cores.
-PYTEST := -m pytest -p no:cacheprovider -n $(JOBS)
+# Tests that share processes of their own go to one worker.
+PYTEST := -m pytest -p no:cacheprovider -n $(JOBS) --dist loadgroup
 
 .PHONY: demo test test-oldest lint format clean
 

@@ -6,34 +6,36 @@ from pathlib import Path
 import pytest
 
 from helpers import agreement as programs
-from helpers.processes import World
+from helpers.processes import Worlds
 from smht.distributed.launch import warning_about_cores
 from smht.distributed.processes import Processes
+
+pytestmark = pytest.mark.xdist_group("ranks")
 
 RANKS = 4
 
 
 @pytest.mark.parametrize("failing", [0, 2])
 @pytest.mark.parametrize("usage", [True, False])
-def test_what_fails_on_one_fails_on_all(world: World, failing: int, usage: bool) -> None:
+def test_what_fails_on_one_fails_on_all(world: Worlds, failing: int, usage: bool) -> None:
     outcomes = world.run(RANKS, programs.one_fails, failing, usage)
     kind, code = ("UsageError", 2) if usage else ("SmhtError", 1)
     assert outcomes[0] == (kind, "no good" if failing == 0 else "on rank 2 of 4: no good", code, False)
     assert outcomes[1:] == [("ToldError", "no good", code, True)] * 3
 
 
-def test_what_succeeds_on_all_goes_on(world: World) -> None:
+def test_what_succeeds_on_all_goes_on(world: Worlds) -> None:
     assert world.run(RANKS, programs.one_fails, -1, True) == [("ok", str(rank), 0, False) for rank in range(RANKS)]
 
 
-def test_the_first_acts_for_all(world: World) -> None:
+def test_the_first_acts_for_all(world: Worlds) -> None:
     assert world.run(RANKS, programs.first_acts, False) == [("ok", "7", 0, False)] * RANKS
     told, *others = world.run(RANKS, programs.first_acts, True)
     assert told == ("SmhtError", "the disk is full", 1, False)
     assert others == [("ToldError", "the disk is full", 1, True)] * 3
 
 
-def test_other_data_on_a_rank(world: World) -> None:
+def test_other_data_on_a_rank(world: Worlds) -> None:
     told, *others = world.run(RANKS, programs.differing, 3)
     assert told == (
         "UsageError",
@@ -45,19 +47,19 @@ def test_other_data_on_a_rank(world: World) -> None:
     assert world.run(RANKS, programs.differing, -1) == [("ok", "None", 0, False)] * RANKS
 
 
-def test_one_that_is_asked_to_stop_stops_all(world: World) -> None:
+def test_one_that_is_asked_to_stop_stops_all(world: Worlds) -> None:
     assert world.run(RANKS, programs.flags, 2) == [True] * RANKS
     assert world.run(RANKS, programs.flags, -1) == [False] * RANKS
 
 
-def test_a_run_folder_that_the_ranks_do_not_share(world: World, tmp_path: Path) -> None:
+def test_a_run_folder_that_the_ranks_do_not_share(world: Worlds, tmp_path: Path) -> None:
     assert world.run(RANKS, programs.folders, str(tmp_path)) == [("ok", "None", 0, False)] * RANKS
     kind, line, code, _ = world.run(RANKS, programs.folders, None)[0]
     assert (kind, code) == ("UsageError", 2)
     assert re.fullmatch(r"on rank 1 of 4: \S+ is not the folder that rank 0 writes to: .*\n?", line)
 
 
-def test_the_code_has_one_hash(world: World) -> None:
+def test_the_code_has_one_hash(world: Worlds) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", programs.code())
     assert programs.code() == programs.code()
 

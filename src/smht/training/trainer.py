@@ -74,7 +74,6 @@ class Optimisation:
             max_steps=self.steps,
             per_device_train_batch_size=self.batch_size // self.processes,
             ddp_find_unused_parameters=False,
-            ddp_broadcast_buffers=False,
             learning_rate=self.learning_rate,
             warmup_steps=self.warmup,
             lr_scheduler_type="cosine_with_min_lr",
