@@ -1,12 +1,15 @@
 """Processes agree on what to do, and on errors: told once, with the number of the rank that has it."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
 from helpers import agreement as programs
 from helpers.processes import Worlds
+from smht.distributed import lost
 from smht.distributed.launch import warning_about_cores
 from smht.distributed.processes import Processes
 
@@ -62,6 +65,33 @@ def test_a_run_folder_that_the_ranks_do_not_share(world: Worlds, tmp_path: Path)
 def test_the_code_has_one_hash(world: Worlds) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", programs.code())
     assert programs.code() == programs.code()
+
+
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [
+        ({0: True, 2: False}, "ranks 1, 3 of 4 did not answer within 5 s; go on with --resume"),
+        ({1: False, 2: False, 3: False}, "rank 0 of 4 is gone; go on with --resume"),
+        ({2: False}, "ranks 0, 1, 3 of 4 are gone; go on with --resume"),
+        (dict.fromkeys(range(4), False), "the 4 ranks lost each other: broken pipe; go on with --resume"),
+    ],
+)
+def test_those_that_are_left_name_the_lost(monkeypatch: pytest.MonkeyPatch, left: dict[int, bool], says: str) -> None:
+    monkeypatch.setattr(lost, "_GRACE_SECONDS", 1.0)
+    store = HashStore()
+    said: dict[int, tuple[str, int]] = {}
+
+    def notice(rank: int, waited: bool) -> None:
+        alone = Processes()
+        alone.rank, alone.size = rank, RANKS
+        said[rank] = lost.explain_loss(alone, waited, 5.0, "broken pipe", store)
+
+    threads = [threading.Thread(target=notice, args=each) for each in left.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == dict.fromkeys(left, (says, min(left)))
 
 
 def test_one_process_talks_to_nobody() -> None:
