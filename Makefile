@@ -15,8 +15,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 INSTALL := -m pip install --disable-pip-version-check --quiet $(PIP_OPTIONS)
 # One thread a process: two processes of two threads each would fight over two cores.
-# Tests that share processes of their own go to one worker.
-PYTEST := -m pytest -p no:cacheprovider -n $(JOBS) --dist loadgroup
+PYTEST := -m pytest -p no:cacheprovider -n $(JOBS)
 
 .PHONY: demo test test-oldest lint format clean
 

@@ -2,8 +2,9 @@
 
     python tests/distributed/kill_driver.py FOLDER KILLS SEED [MESH]
 
-Prints a line a kill, and `KILLS FINISHED` at the end: how many ranks were killed, and how many runs were finished. Each
-run has to end with the metrics and weights of one that nobody touched, and no checkpoint may be damaged at any time.
+Prints a line a kill, and `KILLS FINISHED` at the end: how many ranks were killed, and how many runs finished. Every
+other kill is while they train, the others at any moment of their lives, starting included. Each run has to end with the
+metrics and weights of one that nobody touched, and no checkpoint may be damaged at any time.
 """
 
 import json
@@ -70,8 +71,14 @@ def kill_until_it_ends(
         if kills == kills_wanted or not workers:
             time.sleep(0.02)
             continue
-        seconds = moments.uniform(0, span)
-        moment = max(worker.create_time() for worker in workers) + seconds
+        before = len(rows(run))
+        if kills % 2:  # while they train, the others whenever
+            while len(rows(run)) <= before and all(worker.is_running() for worker in workers):
+                time.sleep(0.005)
+            seconds = moments.uniform(0, span / 5)
+        else:
+            seconds = moments.uniform(0, span)
+        moment = time.time() + seconds
         while time.time() < moment and all(worker.is_running() for worker in workers):
             time.sleep(0.001)
         rank = moments.randrange(RANKS)

@@ -12,8 +12,6 @@ from helpers import head_parallel as programs
 from helpers.processes import Worlds
 from smht.layers.position import POSITION_ENCODINGS
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 ONCE = settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

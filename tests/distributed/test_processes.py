@@ -13,8 +13,6 @@ from smht.distributed import lost
 from smht.distributed.launch import warning_about_cores
 from smht.distributed.processes import Processes
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 RANKS = 4
 
 

@@ -11,8 +11,6 @@ from helpers import traffic as programs
 from helpers.benchmarks import FOLDER
 from helpers.processes import Worlds
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 TOKENS, CHANNELS, BLOCKS, WORDS = 30, 32, 3, 23
 """Of `programs.of_a_step`."""
 

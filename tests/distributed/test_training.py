@@ -15,8 +15,6 @@ from helpers.processes import Worlds
 from helpers.together import SIZES
 from smht.models import SmhtForCausalLM
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 WAYS = {
     "one": (1, []),
     "two": (2, []),
