@@ -5,7 +5,7 @@ sequences, without those that take long, and with the corners that do not. Each 
 wide, attention causal) runs forward, and forward with backward, in float32 and bf16, on `auto` and on the reference
 in turns; short calls many times in one measurement. A ratio is that of the shortest measurements. A case counts as
 slower if it took more than 1.05 times the reference's time in each of three attempts, the later ones with four times
-as many rounds.
+as many rounds and some time after.
 
 `--backend cpu` measures the kernels where `auto` would not use them: that is how `WORTHWHILE` in
 `smht.ops.cpu_backend` is chosen. `--every` prints all cases.
@@ -147,13 +147,14 @@ def speedup(case: Case, backend: str, rounds: int) -> float:
 
 
 def measure(of: list[Shape], backend: str, rounds: int) -> dict[Case, float]:
-    """Speedups; of a case that seems slower, that of the best attempt."""
-    found = {}
-    for case in cases(of):
-        found[case] = speedup(case, backend, rounds)
-        for _ in range(_ATTEMPTS - 1):
-            if found[case] < 1 / TOLERANCE:
-                found[case] = max(found[case], speedup(case, backend, _MORE_ROUNDS * rounds))
+    """Speedups; of a case that seems slower, that of the best attempt.
+
+    An attempt comes when all others of its turn are over: what disturbs a machine lasts longer than one case.
+    """
+    found = {case: speedup(case, backend, rounds) for case in cases(of)}
+    for _ in range(_ATTEMPTS - 1):
+        for case in [case for case, ratio in found.items() if ratio < 1 / TOLERANCE]:
+            found[case] = max(found[case], speedup(case, backend, _MORE_ROUNDS * rounds))
     return found
 
 

@@ -45,7 +45,8 @@ def cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The backend that is chosen by itself, where the kernels are there."""
     if reason := BACKENDS["cpu"].why_unavailable():
         pytest.skip(reason)
-    monkeypatch.setattr(backend, "_chosen", "auto")
+    monkeypatch.setattr(backend, "_chosen", None)
+    backend.set_backend("auto")
     yield
 
 

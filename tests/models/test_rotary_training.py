@@ -57,7 +57,8 @@ def test_every_backend_gives_the_composed_models_loss_and_gradients(
 def test_the_kernels_take_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := ops.BACKENDS["cpu"].why_unavailable():
         pytest.skip(reason)
-    monkeypatch.setattr(ops.backend, "_chosen", "cpu")
+    monkeypatch.setattr(ops.backend, "_chosen", None)
+    ops.set_backend("cpu")
     model = tiny_model("shuffle", position_embedding="rotary").train()
     with torch.profiler.profile() as profile:
         loss_and_gradients(model, batch("left"))

@@ -8,8 +8,8 @@ import torch
 from helpers.errors import refused
 from smht import ops
 from smht.errors import UsageError
-from smht.ops import backend, cpu_backend
-from smht.ops.call import Condition
+from smht.ops import backend
+from smht.ops.call import Condition, Worth
 
 SQUARE = torch.zeros(2, 2, 2)
 
@@ -20,8 +20,6 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     # A copy, since a row that was taken out and put back would come last.
     monkeypatch.setattr(backend, "BACKENDS", dict(backend.BACKENDS))
     monkeypatch.delenv("SMHT_BACKEND", raising=False)
-    # The calls here are as small as can be, and backends are asked about them all the same.
-    monkeypatch.setattr(cpu_backend, "FEWEST_NUMBERS", {})
 
 
 def add_row(monkeypatch: pytest.MonkeyPatch, name: str, called: list[str] | None = None, **fields: object) -> None:
@@ -85,7 +83,7 @@ def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_auto
 ) -> None:
     called: list[str] = []
     monkeypatch.delitem(backend.BACKENDS, "cpu")
-    slow = {"split_linear": (Condition("more work", lambda call: False),)}
+    slow = {"split_linear": Worth("more work", lambda arguments: False)}
     add_row(monkeypatch, "slow", called, worthwhile=slow)
     ops.set_backend("auto")
     ops.split_linear(torch.zeros(4), SQUARE)
@@ -93,21 +91,6 @@ def test_what_is_not_worthwhile_goes_to_the_reference_only_if_the_choice_is_auto
     ops.set_backend("slow")
     ops.split_linear(torch.zeros(4), SQUARE)
     assert called == ["split_linear"]
-
-
-def test_backends_are_not_asked_about_tiny_calls_only_if_the_choice_is_automatic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called: list[str] = []
-    monkeypatch.delitem(backend.BACKENDS, "cpu")
-    monkeypatch.setattr(cpu_backend, "FEWEST_NUMBERS", {"split_linear": 8})
-    add_row(monkeypatch, "recording", called)
-    for choice, asked in (("auto", ["split_linear"]), ("recording", ["split_linear"] * 2)):
-        called.clear()
-        ops.set_backend(choice)
-        ops.split_linear(torch.zeros(1, 4), SQUARE)
-        ops.split_linear(torch.zeros(2, 4), SQUARE)
-        assert called == asked
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_changes_nothing() -> None:
@@ -162,7 +145,7 @@ def test_explain_says_for_each_op_which_backend_runs_and_why_others_do_not(monke
 def test_explain_names_backends_in_the_order_in_which_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     few = {"split_linear": (Condition("few numbers", lambda call: call.arguments[0].numel() <= 4),)}
-    good = {"split_linear": (Condition("a good reason", lambda call: True),)}
+    good = {"split_linear": Worth("a good reason", lambda arguments: True)}
     for name in ("cpu", "gpu"):
         monkeypatch.delitem(backend.BACKENDS, name)
     add_row(monkeypatch, "first", conditions=few, worthwhile=good)

@@ -134,7 +134,8 @@ def test_without_a_compiler_the_reference_runs_and_a_forced_backend_is_refused(
     monkeypatch.setenv("CXX", "/nowhere/c++")
     monkeypatch.setattr(cpu_backend, "_loaded", False)
     monkeypatch.setattr(cpu_backend, "_reason", None)
-    monkeypatch.setattr(backend, "_chosen", "auto")
+    monkeypatch.setattr(backend, "_chosen", None)
+    backend.set_backend("auto")
     x, weight = torch.randn(600, 128), torch.randn(2, 64, 64)  # enough for a kernel to be worthwhile
     result = ops.split_linear(x, weight)
     assert torch.equal(result, backend.BACKENDS["reference"].functions["split_linear"](x, weight, None))

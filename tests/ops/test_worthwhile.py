@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from smht.ops import cpu_backend
-from smht.ops.call import Call
 
 SPLIT_OPS = ("split_linear", "split_feed_forward", "split_attention")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -30,7 +29,7 @@ def is_worthwhile(op: str, shape: tuple[int, int, int, int], dtype: torch.dtype 
         "split_feed_forward": (x, tensor(heads, width, 4 * width), tensor(heads, 4 * width, width), "gelu", None, None),
         "split_attention": (x, square, square, square, square, True, None, 0.0, 1.0),
     }[op]
-    return all(rule.holds(Call(op, arguments)) for rule in cpu_backend.WORTHWHILE[op])
+    return cpu_backend.WORTHWHILE[op].holds(arguments)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
 from smht.ops import cpu_backend, gpu_backend, reference
-from smht.ops.call import Call, Condition
+from smht.ops.call import Call, Condition, Worth
 
 AUTO = "auto"
 REFERENCE = "reference"
@@ -39,14 +39,15 @@ class Backend:
         functions: by op, called only where the conditions hold.
         why_unavailable: what keeps it from running on this machine, or None. Builds what has to be built.
         conditions: what calls must fulfil, by op.
-        worthwhile: what calls must fulfil besides under `auto`, by op: elsewhere the reference is as fast.
+        worthwhile: what calls must fulfil besides under `auto`, by op: elsewhere the reference is as fast. Ops that are
+            not there are always worth it.
     """
 
     name: str
     functions: dict[str, Callable[..., Tensor]]
     why_unavailable: Callable[[], str | None]
     conditions: dict[str, tuple[Condition, ...]]
-    worthwhile: dict[str, tuple[Condition, ...]]
+    worthwhile: dict[str, Worth]
 
 
 def _functions_of(module: ModuleType) -> dict[str, Callable[..., Tensor]]:
@@ -78,7 +79,22 @@ BACKENDS: dict[str, Backend] = {
 }
 """Every backend by name; after the reference, in the order in which they are asked. Adding one is adding a row."""
 
-_chosen: str | None = None
+
+@dataclass(frozen=True)
+class _Choice:
+    """What `set_backend` made of a name.
+
+    Attributes:
+        name: of the backend, or `auto`.
+        first_looks: by op, what the backends that are to be asked say of a call's arguments at first sight. Small calls
+            notice how long they are looked at: a microsecond here is five among cold caches, a tenth of what they take.
+    """
+
+    name: str
+    first_looks: dict[str, list[Callable[[tuple[Any, ...]], bool]]]
+
+
+_chosen: _Choice | None = None
 
 
 def set_backend(name: str) -> None:
@@ -93,11 +109,25 @@ def set_backend(name: str) -> None:
             raise UsageError(f"no backend is called {name!r}: {did_you_mean(name, [AUTO, *BACKENDS])}")
         if reason := BACKENDS[name].why_unavailable():
             raise UsageError(f"the backend {name!r} cannot run here: {reason}")
-    _chosen = name
+    _chosen = _Choice(name, {op: _first_looks(op, name) for op in OPS})
+
+
+def _first_looks(op: str, chosen: str) -> list[Callable[[tuple[Any, ...]], bool]]:
+    backends = [
+        backend
+        for name, backend in BACKENDS.items()
+        if name != REFERENCE and chosen in (AUTO, name) and op in backend.functions
+    ]
+    worths = [backend.worthwhile.get(op) if chosen == AUTO else None for backend in backends]
+    return [worth.holds if worth else lambda _: True for worth in worths]
 
 
 def get_backend() -> str:
     """The name of the choice in force: the last one set, else what `SMHT_BACKEND` says, else `auto`."""
+    return _in_force().name
+
+
+def _in_force() -> _Choice:
     if _chosen is None:
         set_backend(os.environ.get("SMHT_BACKEND") or AUTO)
     assert _chosen is not None
@@ -108,12 +138,10 @@ def run(op: str, *arguments: Any) -> Tensor:
     """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
     # A constant while compiling: choosing may build a library.
     chosen = _chosen if _chosen is not None else _choose()
-    x = arguments[0]
-    # Small calls notice how long they are looked at, and the smallest would be over by then.
-    is_tiny = chosen == AUTO and x.is_cpu and x.numel() < cpu_backend.FEWEST_NUMBERS.get(op, 0)
-    is_referred = is_tiny or chosen == REFERENCE
-    backend = BACKENDS[REFERENCE] if is_referred else _backend_of(Call(op, arguments), chosen)
-    return backend.functions[op](*arguments)
+    for may_take in chosen.first_looks[op]:
+        if may_take(arguments):
+            return _backend_of(Call(op, arguments), chosen.name).functions[op](*arguments)
+    return BACKENDS[REFERENCE].functions[op](*arguments)
 
 
 def has_kernel(op: str, *arguments: Any) -> bool:
@@ -130,18 +158,16 @@ def _backend_of(call: Call, chosen: str) -> Backend:
 
 
 @torch.compiler.assume_constant_result
-def _choose() -> str:
-    return get_backend()
+def _choose() -> _Choice:
+    return _in_force()
 
 
 def _takes(backend: Backend, call: Call, chosen: str) -> bool:
     if call.op not in backend.functions:
         return False
-    # What is worthwhile first, and plain loops, because small calls notice how long they are looked at.
-    if chosen == AUTO:
-        for rule in backend.worthwhile.get(call.op, ()):
-            if not rule.holds(call):
-                return False
+    worth = backend.worthwhile.get(call.op)
+    if chosen == AUTO and worth is not None and not worth.holds(call.arguments):
+        return False
     for rule in backend.conditions.get(call.op, ()):
         if not rule.holds(call):
             return False
@@ -199,8 +225,8 @@ def _explain_op(op: str, chosen: str) -> OpChoice:
 
 
 def _needs(backend: Backend, op: str, chosen: str) -> tuple[str, ...]:
-    worthwhile = backend.worthwhile.get(op, ()) if chosen == AUTO else ()
-    return tuple(rule.needs for rule in (*worthwhile, *backend.conditions.get(op, ())))
+    worth = [backend.worthwhile[op]] if chosen == AUTO and op in backend.worthwhile else []
+    return tuple(rule.needs for rule in (*worth, *backend.conditions.get(op, ())))
 
 
 def _in_turn() -> list[str]:

@@ -26,3 +26,14 @@ class Condition:
 
     needs: str
     holds: Callable[[Call], bool]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """When a backend is faster than the reference, in words that go on after "needs", and whether a call is so.
+
+    Asked about the bare arguments, since small calls notice how long they are looked at.
+    """
+
+    needs: str
+    holds: Callable[[tuple[Any, ...]], bool]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from smht.errors import SmhtError, first_line
-from smht.ops.call import Call, Condition
+from smht.ops.call import Call, Condition, Worth
 from smht.ops.conditions import NO_TRANSFORMATION, PLAIN_TENSORS, one_number_type
 from smht.ops.decoder_weights import DecoderWeights
 
@@ -132,11 +132,6 @@ def _autocast(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
-def _tokens(call: Call) -> int:
-    x = call.arguments[0]
-    return x.numel() // max(1, x.shape[-1])
-
-
 def _decodes_one_number_type(call: Call) -> bool:
     x, weights, keys, values = call.arguments[:4]
     dtypes = {tensor.dtype for tensor in (x, *weights.numbers, *keys, *values)}
@@ -185,66 +180,69 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
 }
 
 
-def _computes_in_float32(call: Call) -> bool:
-    return call.arguments[0].dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+def _computes_in_float32(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
-# What most calls fail is asked first: small ones notice how long they are looked at.
-def _linear_pays(call: Call) -> bool:
-    heads, width, _ = call.arguments[1].shape
+# Calls of which these do not hold are as fast by PyTorch's own ops, by `benchmarks/sweep.py --backend cpu`: calling
+# costs more than computing; padding heads to whole vectors costs more than it saves; or what is made of the weights
+# once a call does. What most calls fail is asked first.
+def _linear_pays(arguments: tuple[Any, ...]) -> bool:
+    x, weight = arguments[:2]
+    if x.numel() < 16384:
+        return False
+    heads, width, _ = weight.shape
     if (width > 8 and width % 64) or heads == 1:
         return False
-    return call.arguments[0].numel() >= 512 * heads * width and _computes_in_float32(call)
+    return x.numel() >= 512 * heads * width and _computes_in_float32(x)
 
 
-def _feed_forward_pays(call: Call) -> bool:
-    heads, width, _ = call.arguments[1].shape
-    tokens = call.arguments[0].numel() // max(1, heads * width)
+def _feed_forward_pays(arguments: tuple[Any, ...]) -> bool:
+    x, weight = arguments[:2]
+    if x.numel() < 1024:
+        return False
+    heads, width, _ = weight.shape
+    tokens = x.numel() // max(1, heads * width)
     if tokens < 32 or tokens < 2 * width or heads == 1:
         return False
-    if _computes_in_float32(call):
+    if _computes_in_float32(x):
         return width <= 64 or tokens >= 512
     return width in (16, 32, 48, 64) and tokens >= 8 * width
 
 
-def _attention_pays(call: Call) -> bool:
-    batch, length, _ = call.arguments[0].shape
+def _attention_pays(arguments: tuple[Any, ...]) -> bool:
+    x, weight = arguments[:2]
+    if x.numel() < 1024:
+        return False
+    batch, length, _ = x.shape
     if length < 8:
         return False
-    heads, width, _ = call.arguments[1].shape
+    heads, width, _ = weight.shape
     return 2 * length >= width and 2 * batch * length >= 3 * width and batch * heads >= 2
 
 
-def _at_least(numbers: int) -> Condition:
-    return Condition(f"at least {numbers} numbers", lambda call: call.arguments[0].numel() >= numbers)
+def _loss_pays(arguments: tuple[Any, ...]) -> bool:
+    hidden = arguments[0]
+    return hidden.numel() >= 128 * hidden.shape[-1]
 
 
-FEWEST_NUMBERS = {"split_linear": 16384, "split_feed_forward": 1024, "split_attention": 1024}
-"""Calls with fewer numbers in `x` are as fast by PyTorch's own ops."""
-# So are those of which these conditions do not hold, by `benchmarks/sweep.py --backend cpu`: calling costs more than
-# computing; padding heads to whole vectors costs more than it saves; or what is made of the weights once a call does.
-WORTHWHILE: dict[str, tuple[Condition, ...]] = {
-    "split_linear": (
-        Condition("float32, two heads, of at most 8 channels or a multiple of 64, and 512 tokens in all", _linear_pays),
-        _at_least(FEWEST_NUMBERS["split_linear"]),
+WORTHWHILE: dict[str, Worth] = {
+    "split_linear": Worth(
+        "float32, two heads, of at most 8 channels or a multiple of 64, 512 tokens in all, and 16384 numbers",
+        _linear_pays,
     ),
-    "split_feed_forward": (
-        Condition(
-            "two heads, and 32 tokens in all; in float32 twice as many as a head has channels, and 512 for heads of "
-            "more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 or 64",
-            _feed_forward_pays,
-        ),
-        _at_least(FEWEST_NUMBERS["split_feed_forward"]),
+    "split_feed_forward": Worth(
+        "two heads, 32 tokens in all, and 1024 numbers; in float32 twice as many tokens as a head has channels, and "
+        "512 for heads of more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 "
+        "or 64",
+        _feed_forward_pays,
     ),
-    "split_attention": (
-        Condition(
-            "sequences of 8 tokens and half a head's channels, one and a half times as many tokens in all, "
-            "and two sequences or heads to share out among threads",
-            _attention_pays,
-        ),
-        _at_least(FEWEST_NUMBERS["split_attention"]),
+    "split_attention": Worth(
+        "sequences of 8 tokens and half a head's channels, one and a half times as many tokens in all, 1024 numbers, "
+        "and two sequences or heads to share out among threads",
+        _attention_pays,
     ),
-    "linear_cross_entropy": (Condition("at least 128 tokens in all", lambda call: _tokens(call) >= 128),),
+    "linear_cross_entropy": Worth("128 tokens in all", _loss_pays),
     # Less work is done faster too, but nobody shall wait for a build for its sake.
-    "permute_channels": (Condition("4096 numbers", lambda call: call.arguments[0].numel() >= 4096),),
+    "permute_channels": Worth("4096 numbers", lambda arguments: arguments[0].numel() >= 4096),
 }
