@@ -116,7 +116,7 @@ def main() -> None:
     figures = []
     for ranks in chosen.ranks or [2, 4]:
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(work, (ranks, folder, chosen), nprocs=ranks)
+            torch.multiprocessing.spawn(work, (ranks, folder, chosen), nprocs=ranks)  # pyright: ignore[reportPrivateImportUsage]
             figures += figures_of(ranks, json.loads(Path(folder, "counted.json").read_text()))
     report(figures, chosen.json)
 

@@ -2,11 +2,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.processes import World
+from helpers.processes import Worlds
 
 
 @pytest.fixture(scope="session")
-def world() -> Iterator[World]:
-    processes = World(4)
-    yield processes
-    processes.stop()
+def world() -> Iterator[Worlds]:
+    worlds = Worlds()
+    yield worlds
+    worlds.stop()

@@ -1,12 +1,15 @@
 """Processes agree on what to do, and on errors: told once, with the number of the rank that has it."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
 from helpers import agreement as programs
-from helpers.processes import World
+from helpers.processes import Worlds
+from smht.distributed import lost
 from smht.distributed.launch import warning_about_cores
 from smht.distributed.processes import Processes
 
@@ -15,25 +18,25 @@ RANKS = 4
 
 @pytest.mark.parametrize("failing", [0, 2])
 @pytest.mark.parametrize("usage", [True, False])
-def test_what_fails_on_one_fails_on_all(world: World, failing: int, usage: bool) -> None:
+def test_what_fails_on_one_fails_on_all(world: Worlds, failing: int, usage: bool) -> None:
     outcomes = world.run(RANKS, programs.one_fails, failing, usage)
     kind, code = ("UsageError", 2) if usage else ("SmhtError", 1)
     assert outcomes[0] == (kind, "no good" if failing == 0 else "on rank 2 of 4: no good", code, False)
     assert outcomes[1:] == [("ToldError", "no good", code, True)] * 3
 
 
-def test_what_succeeds_on_all_goes_on(world: World) -> None:
+def test_what_succeeds_on_all_goes_on(world: Worlds) -> None:
     assert world.run(RANKS, programs.one_fails, -1, True) == [("ok", str(rank), 0, False) for rank in range(RANKS)]
 
 
-def test_the_first_acts_for_all(world: World) -> None:
+def test_the_first_acts_for_all(world: Worlds) -> None:
     assert world.run(RANKS, programs.first_acts, False) == [("ok", "7", 0, False)] * RANKS
     told, *others = world.run(RANKS, programs.first_acts, True)
     assert told == ("SmhtError", "the disk is full", 1, False)
     assert others == [("ToldError", "the disk is full", 1, True)] * 3
 
 
-def test_other_data_on_a_rank(world: World) -> None:
+def test_other_data_on_a_rank(world: Worlds) -> None:
     told, *others = world.run(RANKS, programs.differing, 3)
     assert told == (
         "UsageError",
@@ -45,21 +48,48 @@ def test_other_data_on_a_rank(world: World) -> None:
     assert world.run(RANKS, programs.differing, -1) == [("ok", "None", 0, False)] * RANKS
 
 
-def test_one_that_is_asked_to_stop_stops_all(world: World) -> None:
+def test_one_that_is_asked_to_stop_stops_all(world: Worlds) -> None:
     assert world.run(RANKS, programs.flags, 2) == [True] * RANKS
     assert world.run(RANKS, programs.flags, -1) == [False] * RANKS
 
 
-def test_a_run_folder_that_the_ranks_do_not_share(world: World, tmp_path: Path) -> None:
+def test_a_run_folder_that_the_ranks_do_not_share(world: Worlds, tmp_path: Path) -> None:
     assert world.run(RANKS, programs.folders, str(tmp_path)) == [("ok", "None", 0, False)] * RANKS
     kind, line, code, _ = world.run(RANKS, programs.folders, None)[0]
     assert (kind, code) == ("UsageError", 2)
     assert re.fullmatch(r"on rank 1 of 4: \S+ is not the folder that rank 0 writes to: .*\n?", line)
 
 
-def test_the_code_has_one_hash(world: World) -> None:
+def test_the_code_has_one_hash(world: Worlds) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", programs.code())
     assert programs.code() == programs.code()
+
+
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [
+        ({0: True, 2: False}, "ranks 1, 3 of 4 did not answer within 5 s; go on with --resume"),
+        ({1: False, 2: False, 3: False}, "rank 0 of 4 is gone; go on with --resume"),
+        ({2: False}, "ranks 0, 1, 3 of 4 are gone; go on with --resume"),
+        (dict.fromkeys(range(4), False), "the 4 ranks lost each other: broken pipe; go on with --resume"),
+    ],
+)
+def test_those_that_are_left_name_the_lost(monkeypatch: pytest.MonkeyPatch, left: dict[int, bool], says: str) -> None:
+    monkeypatch.setattr(lost, "_GRACE_SECONDS", 1.0)
+    store = HashStore()
+    said: dict[int, tuple[str, int]] = {}
+
+    def notice(rank: int, waited: bool) -> None:
+        alone = Processes()
+        alone.rank, alone.size = rank, RANKS
+        said[rank] = lost.explain_loss(alone, waited, 5.0, "broken pipe", store)
+
+    threads = [threading.Thread(target=notice, args=each) for each in left.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == dict.fromkeys(left, (says, min(left)))
 
 
 def test_one_process_talks_to_nobody() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from helpers import traffic as programs
 from helpers.benchmarks import FOLDER
-from helpers.processes import World
+from helpers.processes import Worlds
 
 TOKENS, CHANNELS, BLOCKS, WORDS = 30, 32, 3, 23
 """Of `programs.of_a_step`."""
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_each_collective(world: World, ranks: int) -> None:
+def test_each_collective(world: Worlds, ranks: int) -> None:
     size, ring = 96, (ranks - 1) / ranks
     for rank, collectives in enumerate(world.run(ranks, programs.one_of_each)):
         found = [(collective.kind, collective.bytes) for collective in collectives]
@@ -38,7 +38,7 @@ def test_each_collective(world: World, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_norms_send_two_numbers_a_token(world: World, ranks: int) -> None:
+def test_norms_send_two_numbers_a_token(world: Worlds, ranks: int) -> None:
     norms, pair = 2 * BLOCKS + 1, TOKENS * 2 * 4
     for forward, backward in world.run(ranks, programs.of_a_step, {"vocab_size": WORDS}):
         # The head sums partial logits, since there are fewer tokens than channels; then three numbers a token.
@@ -56,7 +56,7 @@ def test_norms_send_two_numbers_a_token(world: World, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_with_a_norm_a_head_nothing_crosses_before_the_language_model_head(world: World, ranks: int) -> None:
+def test_with_a_norm_a_head_nothing_crosses_before_the_language_model_head(world: Worlds, ranks: int) -> None:
     changes = {"norm_scope": "head", "vocab_size": 2 * CHANNELS, "norm_placement": "pre"}
     hidden = TOKENS * CHANNELS * 4 * (ranks - 1) / ranks
     for forward, backward in world.run(ranks, programs.of_a_step, changes):
@@ -65,7 +65,7 @@ def test_with_a_norm_a_head_nothing_crosses_before_the_language_model_head(world
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_shuffle_sends_the_channels_that_change_hands(world: World, ranks: int) -> None:
+def test_shuffle_sends_the_channels_that_change_hands(world: Worlds, ranks: int) -> None:
     plain = world.run(ranks, programs.of_a_step, {})
     shuffled = world.run(ranks, programs.of_a_step, {"mixing": "shuffle"})
     for (forward, backward), (plain_forward, _) in zip(shuffled, plain, strict=True):
@@ -77,7 +77,7 @@ def test_shuffle_sends_the_channels_that_change_hands(world: World, ranks: int) 
         assert backward["all-to-all"] == forward["all-to-all"]
 
 
-def test_a_collective_that_is_not_known_is_not_left_out(world: World) -> None:
+def test_a_collective_that_is_not_known_is_not_left_out(world: Worlds) -> None:
     with pytest.raises(AssertionError, match=r"NotImplementedError: Traffic does not know what c10d::reduce_ sends"):
         world.run(2, programs.of_something_unknown)
 

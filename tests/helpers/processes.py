@@ -1,8 +1,8 @@
-"""Processes that stay for all tests, so that starting them is paid once: a world of gloo, and programs that it runs.
+"""Processes that stay for all tests, so that starting them is paid once: worlds of gloo, and programs that they run.
 
-A program is a function of a module that the processes can import; it gets its `Ranks` and what the test gave. A
-process that fails sends its traceback; the others, which may wait for it, are killed then, and new ones are made for
-the next test.
+They are forked from one process that has imported everything and computed nothing. A program is a function of a module
+that the processes can import; it gets its `Ranks` and what the test gave. A process that fails sends its traceback; the
+others, which may wait for it, are killed then, and new ones are made for the next test.
 """
 
 import multiprocessing.connection
@@ -17,12 +17,31 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60
-"""How long a program may take, and a process wait for another."""
+SECONDS = 120
+"""How long a program may take, the first one with the start of the processes, and a process wait for another."""
+
+
+_IMPORTED_ONCE = ["smht.cli.main", "smht.training.train", "smht.distributed.head_parallel", "transformers.trainer"]
+
+
+class Worlds:
+    """A world of 2 and one of 4 processes, each started when a test first needs it."""
+
+    def __init__(self) -> None:
+        self._worlds = {2: World(2), 4: World(4)}
+
+    def run(self, size: int, program: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`World.run` in the smallest world with enough processes; of them, the first `size`."""
+        return self._worlds[2 if size <= 2 else 4].run(size, program, *arguments)
+
+    def stop(self) -> None:
+        """End all processes."""
+        for world in self._worlds.values():
+            world.stop()
 
 
 class World:
-    """As many processes as the largest test needs; smaller ones take the first few.
+    """Processes that know of each other; a program may take the first few only.
 
     Args:
         size: how many.
@@ -75,7 +94,8 @@ class World:
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTED_ONCE)
         for rank in range(self.size):
             here, there = context.Pipe()
             store = str(Path(self._folder.name) / "store")
@@ -96,7 +116,7 @@ def _receive(pipe: Connection) -> tuple[bool, Any]:
 def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
     """Run programs until the other end of the pipe is gone."""
     # Read when the processor's kernels are first looked for; they are no concern here and take time to compile.
-    os.environ.setdefault("SMHT_BACKEND", "reference")
+    os.environ["SMHT_BACKEND"] = "reference"
     import torch
     import torch.distributed as dist
 

@@ -13,6 +13,8 @@ from smht.cli.output import harmless, new_table, print_json, progress_console, q
 from smht.cli.sections import SectionedCommand, option
 from smht.errors import UsageError
 
+_PATIENCE = "30m"
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -78,6 +80,9 @@ def train(
     mesh: Annotated[
         str | None,
         option("Run", "How many processes share the batch, how many a model's heads.", default="data=PROCESSES,head=1"),
+    ] = None,
+    rank_timeout: Annotated[
+        str | None, option("Run", "How long to wait for a process that is silent, like 90s.", default="30m")
     ] = None,
     context: Annotated[int | None, option("Training", "Tokens in a window.", default="the preset's")] = None,
     batch_size: Annotated[
@@ -152,12 +157,17 @@ def train(
     if dropout is not None:
         architecture = {"hidden_dropout": dropout, "attention_dropout": dropout, **architecture}
     budgets = {"steps": steps, "epochs": epochs, "time": time}
-    if resume is None and _is_restart(output):
-        resume, given, architecture, budgets = output, {}, {}, dict.fromkeys(budgets)
+    is_restart = resume is None and _is_restart(output)
+    if is_restart:
+        resume, budgets = output, dict.fromkeys(budgets)
+
+    def run() -> None:
+        _run(given, architecture, budgets, resume, output, json, mesh, is_restart)
+
     if started == 1:
-        _run(given, architecture, budgets, resume, output, json, mesh)
+        run()
     else:
-        _run_together(device, lambda: _run(given, architecture, budgets, resume, output, json, mesh))
+        _run_together(device, rank_timeout, run)
 
 
 def _is_restart(output: Path | None) -> bool:
@@ -173,18 +183,21 @@ def _is_restart(output: Path | None) -> bool:
     return (output / "run.json").exists()
 
 
-def _run_together(device: str | None, run: Callable[[], None]) -> None:
+def _run_together(device: str | None, patience: str | None, run: Callable[[], None]) -> None:
     """The same in each of several processes; the first one speaks."""
     quieten_libraries()
     from smht.distributed.launch import warning_about_cores
-    from smht.distributed.processes import join_processes, leave_processes, lost_ranks_in_one_line
+    from smht.distributed.lost import lost_ranks_in_one_line
+    from smht.distributed.processes import join_processes, leave_processes
+    from smht.training.quantities import parse_duration
 
-    processes = join_processes(device)
+    timeout = parse_duration(patience or _PATIENCE)
+    processes = join_processes(device, timeout)
     warning = warning_about_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if processes.is_first and warning is not None:
         progress_console().print(warning, soft_wrap=True, markup=False, highlight=False)
     try:
-        with lost_ranks_in_one_line(processes):
+        with lost_ranks_in_one_line(processes, timeout):
             run()
     finally:
         leave_processes()
@@ -198,6 +211,7 @@ def _run(
     output: Path | None,
     json: bool,
     mesh: str | None,
+    is_restart: bool,
 ) -> None:
     quieten_libraries()
     from smht.training import train as training
@@ -208,7 +222,7 @@ def _run(
     budget = processes.together(lambda: _budget(given, budgets))
     if resume is not None:
         processes.together(lambda: _refuse_other_output(output, resume))
-        outcome = training.resume(resume, budget, {**given, **architecture}, console, processes)
+        outcome = training.resume(resume, budget, {**given, **architecture}, console, processes, is_restart)
     else:
         request = processes.together(lambda: TrainRequest(**given, architecture=architecture, budget=budget))
         outcome = training.start(request, output or _next_folder(Path("runs")), console, processes)

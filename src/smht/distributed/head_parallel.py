@@ -59,7 +59,7 @@ class HeadParallelCausalLM(SmhtForCausalLM):
         _replace_norms(stack, ranks)
         if isinstance(stack.embed_positions, SinusoidalPositions):
             stack.embed_positions = RankSinusoidalPositions(whole, ranks)
-            stack.embedding_scale = whole.hidden_size**0.5
+            stack.whole_width = whole.hidden_size
         self.lm_head = make_head(whole.vocab_size, whole.hidden_size, whole.tie_word_embeddings, ranks)
         if whole.tie_word_embeddings:
             self.lm_head.weight = stack.embed_tokens.weight
@@ -75,7 +75,7 @@ class HeadParallelCausalLM(SmhtForCausalLM):
             return None
         with torch.random.fork_rng(devices=[]):
             whole = SmhtForCausalLM(self.whole_config)
-        whole = whole.to(next(iter(state.values())).dtype)
+        nn.Module.to(whole, dtype=next(iter(state.values())).dtype)
         with torch.no_grad():
             for name, parameter in whole.named_parameters():
                 parameter.copy_(state[name])

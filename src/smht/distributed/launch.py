@@ -53,7 +53,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     """
     if processes < 1:
         raise UsageError(f"processes = {processes} must be at least 1")
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     # Held for as long as they run.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -1,6 +1,7 @@
 """How many ranks share a batch, and how many share a model."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -54,7 +55,7 @@ class Mesh:
         size, rank = self.data * self.head, dist.get_rank()
         models = [list(range(first, first + self.head)) for first in range(0, size, self.head)]
         shares = [list(range(first, size, self.head)) for first in range(self.head)]
-        made = {tuple(ranks): dist.new_group(ranks) for ranks in (*shares, *models)}
+        made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks) for ranks in (*shares, *models)}
         return tuple(  # pyright: ignore[reportReturnType]
             Ranks(next(made[tuple(ranks)] for ranks in kind if rank in ranks)) for kind in (shares, models)
         )

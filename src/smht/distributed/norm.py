@@ -66,7 +66,8 @@ class _RankLayerNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gradient: Tensor = gradients[0]
         normalised, scale, weight = ctx.saved_tensors
         wide = gradient.to(normalised.dtype)
         scaled = wide * weight

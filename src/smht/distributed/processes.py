@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +21,6 @@ from smht.distributed.mesh import Mesh
 from smht.errors import SmhtError, UsageError, first_line
 
 T = TypeVar("T")
-_SIGNS_OF_LOSS = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out")
-"""What gloo's errors, plain `RuntimeError`s, say when another process is gone or silent."""
 
 
 class ToldError(SmhtError):
@@ -153,11 +152,12 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
-def join_processes(device: str | None) -> Processes:
+def join_processes(device: str | None, timeout: float) -> Processes:
     """Meet the other processes that a launcher has started, if it has.
 
     Args:
         device: where to train, as the user asked; GPUs are talked to through NCCL.
+        timeout: seconds that a rank waits for another one, now and later.
 
     Raises:
         UsageError: the launcher's environment is incomplete, or its port is taken.
@@ -173,7 +173,7 @@ def join_processes(device: str | None) -> Processes:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if uses_gpus else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if uses_gpus else "gloo", timeout=timedelta(seconds=timeout))
     except dist.DistNetworkError as error:
         if "EADDRINUSE" in str(error):
             raise UsageError(f"{where} is in use by another program: choose another MASTER_PORT") from None
@@ -181,24 +181,6 @@ def join_processes(device: str | None) -> Processes:
     except (dist.DistStoreError, ValueError) as error:
         raise SmhtError(f"rank {os.environ['RANK']} waited in vain at {where}: {first_line(error)}") from None
     return Processes()
-
-
-@contextmanager
-def lost_ranks_in_one_line(processes: Processes) -> Iterator[None]:
-    """Turn what torch.distributed says of a rank that is gone into one line for the user.
-
-    Raises:
-        SmhtError: a rank is gone, or did not answer in time.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error).lower()
-        if not isinstance(error, dist.DistError) and not any(sign in text for sign in _SIGNS_OF_LOSS):
-            raise
-        raise SmhtError(
-            f"rank {processes.rank} of {processes.size} lost another rank: {first_line(error)}; go on with --resume"
-        ) from error
 
 
 @contextmanager

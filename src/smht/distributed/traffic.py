@@ -116,7 +116,8 @@ def _read_gather(args: Sequence[Any]) -> Collective:
 
 
 def _named_group(name: Any) -> dist.ProcessGroup:
-    return dist.distributed_c10d._resolve_process_group(name) if isinstance(name, str) else name
+    resolve: Any = dist.distributed_c10d._resolve_process_group  # pyright: ignore[reportPrivateImportUsage]
+    return resolve(name) if isinstance(name, str) else name
 
 
 def _functional(kind: str, is_part: bool = False) -> Any:

@@ -121,7 +121,8 @@ class _VocabularyCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gradient: Tensor = gradients[0]
         probabilities, local, is_here, counts = ctx.saved_tensors
         result = probabilities.scatter_add(1, local, -is_here[:, None].to(probabilities.dtype))
         return result * (gradient * counts)[:, None], None, None, None

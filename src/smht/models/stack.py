@@ -24,6 +24,8 @@ class SmhtStack(SmhtPreTrainedModel):
     """
 
     stacks = STACKS
+    whole_width: int | None = None
+    """Channels of all ranks together, where this is one rank's part of a stack."""
 
     def build(
         self,
@@ -48,11 +50,6 @@ class SmhtStack(SmhtPreTrainedModel):
         self.embed_tokens: nn.Embedding | None = nn.Embedding(config.vocab_size, width) if embeds_tokens else None
         sizes = Sizes(config.max_position_embeddings, width, heads, is_causal)
         self.embed_positions = make_position_encoding(config.position_embedding, sizes)
-        self.embedding_scale = math.sqrt(width) if config.position_embedding == "sinusoidal" else 1.0
-        """What token embeddings are multiplied with.
-
-        Sinusoidal waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
-        """
         self.dropout = nn.Dropout(config.hidden_dropout)
         blocks = (make_block(config, i, num_layers, is_causal, cross_attention) for i in range(num_layers))
         self.layers = nn.ModuleList(blocks)
@@ -75,6 +72,15 @@ class SmhtStack(SmhtPreTrainedModel):
             raise UsageError(f"input_ids must be [B, T], and inputs_embeds [B, T, D]; got shape {list(given.shape)}")
         scale = self.embedding_scale
         return embedded if scale == 1 else embedded * scale
+
+    @property
+    def embedding_scale(self) -> float:
+        """What token embeddings are multiplied with.
+
+        Sinusoidal waves have amplitude 1 and would drown embeddings of length 1 (arXiv:1706.03762, section 3.4).
+        """
+        width = self.whole_width or self.config.hidden_size
+        return math.sqrt(width) if self.config.position_embedding == "sinusoidal" else 1.0
 
     @property
     def last_norm(self) -> nn.Module:

@@ -120,7 +120,12 @@ def begin(
 
 
 def resume(
-    path: Path, budget: Budget, given: dict[str, Any], console: Console, processes: Processes | None = None
+    path: Path,
+    budget: Budget,
+    given: dict[str, Any],
+    console: Console,
+    processes: Processes | None = None,
+    is_restart: bool = False,
 ) -> Outcome:
     """Go on with a run exactly as if it had never stopped, or extend a finished one.
 
@@ -131,6 +136,7 @@ def resume(
         given: settings that the user repeated; each must be what the run has.
         console: where progress goes.
         processes: as in `start`; with another number than before all is as it was but for dropout.
+        is_restart: a launcher repeats a command because a process was lost; a run that has finished is no mistake then.
 
     Raises:
         UsageError: there is no such run, it is damaged beyond resuming, its text has changed, or a setting differs.
@@ -148,10 +154,13 @@ def resume(
     if found.newest_good is None:
         processes.together(lambda: _begin_again(run, record, console))
     is_at_its_end = not budget.is_given and first_step >= record["settings"]["steps"]
-    if is_at_its_end and record["status"] == "finished":
+    has_finished = is_at_its_end and record["status"] == "finished"
+    if has_finished and not is_restart:
         message = f"{path} has finished its {first_step} steps: extend it by --resume {path} --steps N"
         raise UsageError(message) if processes.is_first else ToldError(message, UsageError.exit_code)
     prepared = processes.together(lambda: prepare_again(run, record))
+    if has_finished:
+        return Outcome(run, "finished", record, prepared)
     if is_at_its_end:
         # Stopped between its last checkpoint and the last line of its record.
         return _finish(run, record, "finished", prepared, processes)

@@ -74,7 +74,6 @@ class Optimisation:
             max_steps=self.steps,
             per_device_train_batch_size=self.batch_size // self.processes,
             ddp_find_unused_parameters=False,
-            ddp_broadcast_buffers=False,
             learning_rate=self.learning_rate,
             warmup_steps=self.warmup,
             lr_scheduler_type="cosine_with_min_lr",
@@ -198,7 +197,7 @@ class SmhtTrainer(Trainer):
             raise DivergedError(what, self.state.global_step, weights_are_good=False)
         metrics = {"eval_loss": result.loss, **{f"eval_{name}": value for name, value in result.metrics.items()}}
         self.log(metrics.copy())
-        self.callback_handler.model = self._whole_model()
+        self.callback_handler.model = self._whole_model()  # pyright: ignore[reportAttributeAccessIssue]
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 

@@ -1,0 +1,52 @@
+"""Processes that `smht train` starts, or that a launcher has started: what it says where they cannot begin."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from helpers.command_line import refuse
+
+
+def test_torchrun_cannot_tell_which_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    refuse("train", says="torchrun begins again after a loss, and cannot tell which run is meant: give --output")
+
+
+def test_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refuse("train", "--processes", "0", says="processes = 0 must be at least 1")
+
+
+def test_as_many_processes_as_a_launcher_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    refuse("train", "--processes", "2", says="3 processes were started already: leave --processes 2 out")
+
+
+@pytest.mark.parametrize("value", ["two", "0", "-1"])
+def test_a_launcher_that_says_nonsense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", value)
+    refuse("train", says=f"WORLD_SIZE = '{value}'")
+
+
+def test_half_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    refuse("train", says="the environment sets WORLD_SIZE but not RANK")
+
+
+def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, value)
+        line = refuse("train", says=f"127.0.0.1:{port} is in use by another program")
+    assert not re.search(r"errno|EADDRINUSE", line)

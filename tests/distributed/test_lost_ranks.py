@@ -1,0 +1,88 @@
+"""A rank that is killed, or hangs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.together import SECONDS, SIZES, TEXT, call, command, environment_of_processes
+from smht.training.checkpoint import find_checkpoint, step_of
+
+
+def children(process: int) -> list[int]:
+    """The processes that a process has started, the oldest first."""
+    started = sorted(psutil.Process(process).children(), key=lambda child: child.create_time())
+    return [child.pid for child in started]
+
+
+def wait_for_a_checkpoint(launcher: subprocess.Popen[str], run: Path) -> None:
+    deadline = time.monotonic() + SECONDS / 2
+    while not list(run.glob("checkpoints/step-*")):
+        assert time.monotonic() < deadline and launcher.poll() is None
+        time.sleep(0.1)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A run of two processes without end."""
+    (folder / "text.txt").write_text(TEXT)
+    return subprocess.Popen(
+        command("train", "text.txt", *SIZES, "--steps", "100000", "--processes", "2", *arguments),
+        cwd=folder,
+        env=environment_of_processes(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_with_a_line_and_a_whole_checkpoint(tmp_path: Path) -> None:
+    launcher = start(tmp_path, "--output", "killed")
+    try:
+        wait_for_a_checkpoint(launcher, tmp_path / "killed")
+        workers = children(launcher.pid)
+        os.kill(workers[1], signal.SIGKILL)
+        _, told = launcher.communicate(timeout=SECONDS / 2)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 1
+    assert "rank 1 of 2 is gone; go on with --resume" in told
+    assert "rank 1 was ended by SIGKILL" in told and "Traceback" not in told
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    found = find_checkpoint(tmp_path / "killed" / "checkpoints")
+    assert found.newest_good is not None and not found.damaged
+    steps = step_of(found.newest_good) + 2
+    told = call(tmp_path, "train", "--resume", "killed", "--steps", steps, "--processes", "2", "--json")
+    assert json.loads(told.stdout)["steps"] == steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hanging", [0, 1])
+def test_a_rank_that_hangs_is_named(tmp_path: Path, hanging: int) -> None:
+    launcher = start(tmp_path, "--output", "hung", "--rank-timeout", "4s")
+    try:
+        wait_for_a_checkpoint(launcher, tmp_path / "hung")
+        os.kill(children(launcher.pid)[hanging], signal.SIGSTOP)
+        stopped = time.monotonic()
+        _, told = launcher.communicate(timeout=SECONDS / 2)
+    finally:
+        launcher.kill()
+    assert time.monotonic() - stopped < 60
+    assert launcher.returncode == 1 and "Traceback" not in told
+    lines = [line for line in told.splitlines() if line.startswith("smht: ")]
+    assert lines == [f"smht: rank {hanging} of 2 did not answer within 4 s; go on with --resume"]
+
+
+@pytest.mark.slow
+def test_torchrun_goes_on_after_killed_ranks(tmp_path: Path) -> None:
+    driver = Path(__file__).with_name("kill_driver.py")
+    called = [sys.executable, str(driver), str(tmp_path), "2", "0"]
+    done = subprocess.run(called, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-2]) == 2

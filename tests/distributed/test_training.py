@@ -1,0 +1,111 @@
+"""`smht train` on several ranks: the same run as on one, and one line where it cannot be."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers import together as programs
+from helpers.command_line import FOUR_STEPS, TINY, Result, check_error_line
+from helpers.processes import Worlds
+from helpers.together import SIZES
+from smht.models import SmhtForCausalLM
+
+WAYS = {
+    "one": (1, []),
+    "two": (2, []),
+    "heads": (2, ["--mesh", "head=2"]),
+    "both": (4, ["--mesh", "data=2,head=2"]),
+}
+"""The same run by one rank, by two with half a batch each, by two with half the heads each, and by four."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text in it."""
+    made = tmp_path_factory.mktemp("together")
+    (made / "text.txt").write_text(programs.TEXT)
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(world: Worlds, folder: Path) -> dict[str, Path]:
+    """The same run in each way."""
+    for name in WAYS:
+        told, *others = train(world, folder, name, "text.txt", *SIZES, "--output", name, "--json")
+        assert told.json["status"] == "finished"
+        assert told.err.count("validation") == 2, told.err  # two evaluations
+        assert ("ranks " in told.err) == (name != "one")
+        assert all((other.out, other.err) == ("", "") for other in others)
+    return {name: folder / name for name in WAYS}
+
+
+def train(world: Worlds, folder: Path, way: str, *arguments: object, code: int = 0) -> list[Result]:
+    """`smht train` on the ranks of a way, of which the first comes first."""
+    ranks, flags = WAYS[way]
+    words = ["train", *map(str, arguments), *flags]
+    results = [programs.alone(folder, words)] if ranks == 1 else world.run(ranks, programs.on_rank, str(folder), words)
+    assert [result.code for result in results] == [code] * ranks, results[0].err
+    return results
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def values(logged: list[dict[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in logged if row[name] is not None]
+
+
+@pytest.mark.parametrize("way", [name for name in WAYS if name != "one"])
+def test_several_ranks_train_the_run_of_one(runs: dict[str, Path], way: str) -> None:
+    one, several = rows(runs["one"]), rows(runs[way])
+    assert [row["step"] for row in one] == [row["step"] for row in several]
+    for name in ("loss", "validation_loss", "learning_rate"):
+        assert values(several, name) == pytest.approx(values(one, name), rel=1e-5)
+    weights = [load_file(runs[name] / "model.safetensors") for name in ("one", way)]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_every_run_loads_in_one_process(runs: dict[str, Path], way: str) -> None:
+    model = SmhtForCausalLM.from_pretrained(runs[way])
+    assert model(torch.zeros(1, 2, dtype=torch.long)).logits.shape == (1, 2, model.config.vocab_size)
+    assert json.loads((runs[way] / "run.json").read_text())["processes"] == WAYS[way][0]
+
+
+def test_another_number_of_ranks_resumes(world: Worlds, runs: dict[str, Path], tmp_path: Path) -> None:
+    extended = {}
+    ways = {"one": "two", "two": "heads", "heads": "one"}
+    for name, way in ways.items():
+        shutil.copytree(runs[name], tmp_path / name)
+        (tmp_path / "text.txt").write_text(programs.TEXT)
+        told = train(world, tmp_path, way, "--resume", name, "--steps", 6, "--json")[0]
+        extended[name] = told.json["validation_loss"]
+    for name in ways:
+        assert extended[name] == pytest.approx(extended["one"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["text.txt", "--batch-size", "3"], "batch_size = 3 cannot be dealt out evenly to 2 processes; the nearest"),
+        (["-"], "2 processes cannot all read standard input"),
+        (["nowhere.txt"], "nowhere.txt"),
+        (["text.txt", "--mesh", "head=3"], "mesh = 'head=3' is for 3 processes, and there are 2: start 3"),
+        (
+            ["text.txt", "--mesh", "head=2", "--num-attention-heads", "1", "--mixing", "none"],
+            "each of 2 ranks as many heads, and num_att",
+        ),
+    ],
+)
+def test_bad_input_is_told_once(world: Worlds, folder: Path, arguments: list[str], says: str) -> None:
+    told, other = train(world, folder, "two", *TINY, *FOUR_STEPS, *arguments, "--output", "bad", code=2)
+    check_error_line(told.err, says)
+    assert (told.out, other.out, other.err) == ("", "", "")
+    assert not (folder / "bad").exists()

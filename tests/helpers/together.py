@@ -1,0 +1,76 @@
+"""`smht` called on ranks that are there already, and in processes that it starts itself."""
+
+import os
+import subprocess
+import sys
+from contextlib import AbstractContextManager, chdir
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from helpers.command_line import FOUR_STEPS, TINY, Result, smht
+from smht.distributed import processes as module
+from smht.distributed.processes import Processes
+from smht.distributed.ranks import Ranks
+from smht.training import train as training
+from smht.training.calibration import Calibration
+
+SIZES = (*TINY, *FOUR_STEPS, "--batch-size", "4", "--mixing", "shuffle")
+SECONDS = 240
+TEXT = "the split heads of a block return to the range\n" * 60
+
+
+def on_rank(ranks: Ranks, folder: str, arguments: list[str]) -> Result:
+    """`smht` as a launcher would call it on this rank, in a folder."""
+    environment = {
+        "RANK": str(ranks.rank),
+        "LOCAL_RANK": str(ranks.rank),
+        "WORLD_SIZE": str(ranks.size),
+        "LOCAL_WORLD_SIZE": "1",  # no warning about cores
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",  # nobody goes there: the ranks have met
+    }
+    with (
+        chdir(folder),
+        untimed(),
+        patch.dict(os.environ, environment),
+        patch.object(module, "join_processes", lambda *arguments: Processes()),
+        patch.object(module, "leave_processes", lambda: None),
+    ):
+        return smht(*arguments)
+
+
+def alone(folder: str | Path, arguments: list[str]) -> Result:
+    """`smht` in this process, in a folder."""
+    with chdir(folder), untimed():
+        return smht(*arguments)
+
+
+def untimed() -> AbstractContextManager[Any]:
+    """While entered, nothing is timed before a run."""
+    return patch.object(training, "calibrate", lambda *arguments: Calibration(0.01, 0.01, 1_000_000))
+
+
+def environment_of_processes(**others: str) -> dict[str, str]:
+    """What processes of their own have in their environment: one thread, nothing to compile."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "SMHT_BACKEND": "reference", **others}
+
+
+def command(*arguments: object) -> list[str]:
+    """`smht` as a program."""
+    return [sys.executable, "-m", "smht", *map(str, arguments)]
+
+
+def call(folder: Path, *arguments: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`smht` in a process of its own, which may start more."""
+    done = subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        env=environment_of_processes(**environment),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done
