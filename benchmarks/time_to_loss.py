@@ -1,7 +1,8 @@
 """Seconds of training until nanoGPT's loss: 1.88 nats on held-out characters of tinyshakespeare, 64 tokens of context.
 
-nanoGPT's published recipe for a laptop's processor, as an ordinary PyTorch model, beside a split model and the split
-one's dense twin, whose rates and lengths were tuned alike (docs/log.md): what the twin gains is tuning's, the rest is
+nanoGPT's published recipe for a laptop's processor, as an ordinary PyTorch model, beside a split model, the split one's
+dense twin, and a dense model of half the width, which has as many parameters as the split one; rates and lengths of the
+three were tuned alike (docs/log.md). What the dense ones gain is tuning's and that of being small; the rest is
 splitting's. All are trained by one loop in one process, always the one that has used the least time, and evaluated on
 all of the held-out text after each fortieth of their steps, or on a part of it while that is far from the loss;
 evaluations do not count. A model that ends above 1.88 counts with all of its time.
@@ -60,11 +61,22 @@ def split_config(vocab_size: int) -> SmhtConfig:
     )
 
 
+def small_dense_config(vocab_size: int) -> SmhtConfig:
+    """A dense model with about as many parameters as the split one."""
+    config = dense_twin(split_config(vocab_size))
+    config.hidden_size //= 2
+    config.intermediate_size //= 2
+    return config
+
+
 CONTESTANTS = {
     BASELINE: Contestant(NanoGPT, Recipe(LEARNING_RATE, BATCH_SIZE, steps=STEPS)),
     "split": Contestant(lambda size: SmhtForCausalLM(split_config(size)), Recipe(16e-3, BATCH_SIZE, steps=900)),
     "its dense twin": Contestant(
         lambda size: SmhtForCausalLM(dense_twin(split_config(size))), Recipe(8e-3, BATCH_SIZE, steps=900)
+    ),
+    "a dense model as small": Contestant(
+        lambda size: SmhtForCausalLM(small_dense_config(size)), Recipe(7e-3, BATCH_SIZE, steps=900)
     ),
 }
 
