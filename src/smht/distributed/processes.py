@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import smht
 from smht.distributed.launch import started_by_a_launcher
@@ -195,6 +196,12 @@ def as_if_alone(mesh: Mesh) -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def keep_constants_home(model: torch.nn.Module) -> None:
+    """Keep DistributedDataParallel from sending buffers at every step: a model's are constants of its architecture."""
+    names = [name for name, _ in model.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
 
 def leave_processes() -> None:
