@@ -82,7 +82,7 @@ def _first_comparison() -> tuple[Any, ...]:
     variants = parse_variants(["split+shuffle+dense-output,dense"])
     training = TrainRequest(texts=("text.txt",), tokenizer="byte", context=16, device="cpu")
     prepared = setting.prepare(CompareRequest(training, variants, parse_budgets(["parameters=50k"])))
-    return prepared, new_record(prepared, "reference"), dict.fromkeys((each.name for each in variants), MEASURED)
+    return prepared, new_record(prepared), dict.fromkeys((each.name for each in variants), MEASURED)
 
 
 def test_the_results_are_a_table_and_json() -> None:

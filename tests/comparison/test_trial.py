@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from helpers.comparisons import make_request, without_time
-from smht.comparison.comparison import _backend
 from smht.comparison.loop import Training
 from smht.comparison.record import conditions_of, new_record
 from smht.comparison.setting import Setting, prepare
@@ -23,7 +22,7 @@ def setting(text: Path) -> Setting:
 
 @pytest.fixture
 def conditions(setting: Setting) -> Conditions:
-    return replace(conditions_of(new_record(setting, _backend("cpu"))), evaluation_windows=5)
+    return replace(conditions_of(new_record(setting)), evaluation_windows=5)
 
 
 @pytest.fixture

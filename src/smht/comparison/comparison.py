@@ -18,7 +18,6 @@ from smht.comparison.rounds import Rounds, Stopped
 from smht.comparison.setting import Setting, prepare
 from smht.errors import UsageError
 from smht.inspection.accounting import account
-from smht.ops import explain
 from smht.training import files
 from smht.training.interrupt import StopRequest
 from smht.training.quantities import format_size
@@ -60,7 +59,7 @@ def compare(request: CompareRequest, output: Path | None, console: Console, comm
     if output is not None:
         ComparisonFolder(output).refuse_if_taken()  # before the data, which take a while
     setting = prepare(request)
-    folder = ComparisonFolder(output or default_folder(begin_record(setting, command)))
+    folder = ComparisonFolder(output or default_folder(new_record(setting, command)))
     check(setting, folder, command)
     return carry_out(setting, folder, setting.measure(), console, command)
 
@@ -72,7 +71,7 @@ def check(setting: Setting, folder: ComparisonFolder, command: Sequence[str] = (
         UsageError: it cannot.
     """
     folder.refuse_if_taken()
-    _read(folder, begin_record(setting, command))
+    _read(folder, new_record(setting, command))
     _check_disk(setting, folder)
 
 
@@ -96,7 +95,7 @@ def carry_out(
         UsageError: another process is at work there.
         SmhtError: the disk is full; what was learned up to the last save is there.
     """
-    new = begin_record(setting, command)
+    new = new_record(setting, command)
     with folder.locked():
         record, results = _read(folder, new)
         if record["evaluation_windows"] is None:
@@ -115,15 +114,6 @@ def carry_out(
                 record = {**record, "status": "interrupted"}
         folder.write_record(record)
         return Outcome(folder.path, record["status"], record, rounds.results)
-
-
-def begin_record(setting: Setting, command: Sequence[str]) -> dict[str, Any]:
-    """The record of a comparison that begins, with how its variants are parametrised."""
-    record = new_record(setting, _backend(setting.device), command)
-    rates = [setting.base_learning_rate(solved) for solved in setting.solved]
-    variants = [{**v, "base_learning_rate": rate} for v, rate in zip(record["variants"], rates, strict=True)]
-    asked = {**record["asked"], "parametrisation": setting.request.training.parametrisation}
-    return {**record, "asked": asked, "variants": variants}
 
 
 def _search(setting: Setting, record: dict[str, Any], rounds: Rounds, display: ComparisonDisplay) -> dict[str, Any]:
@@ -181,13 +171,6 @@ def _read(folder: ComparisonFolder, new: dict[str, Any]) -> tuple[dict[str, Any]
     """The record to go on with, and the results that there are."""
     known = folder.read_record()
     return (new, []) if known is None else (go_on(known, new, folder.path), folder.read_results())
-
-
-def _backend(device: str) -> str:
-    """What computes split projections; kernels are for the processor, so far."""
-    return (
-        "+".join(dict.fromkeys(next(iter(choice.backends)) for choice in explain())) if device == "cpu" else "reference"
-    )
 
 
 def _disk_bytes(setting: Setting) -> int:

@@ -13,26 +13,25 @@ import torch
 import transformers
 
 from smht.comparison.budget import Limit
-from smht.comparison.parametrisation import base_learning_rate
 from smht.comparison.setting import Setting, to_plain
 from smht.comparison.sizes import Solved
 from smht.comparison.trial import Conditions
 from smht.errors import UsageError
 from smht.inspection.accounting import account
+from smht.ops import explain
 from smht.tokenization import tokenizer_kind
 from smht.version import __version__
 
 _ADVICE = "repeat its flags, or name another --output"
 
 
-def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> dict[str, Any]:
+def new_record(setting: Setting, command: Sequence[str] = ()) -> dict[str, Any]:
     """The record of a comparison that begins; plain data, as it is read back.
 
     `asked` holds what makes two requests the same comparison; more variants and more seeds only make it longer.
 
     Args:
         setting: what is compared.
-        backend: what computes split projections.
         command: what was typed, word by word, if anything was.
     """
     manifest = setting.data.manifest()
@@ -54,7 +53,12 @@ def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> d
         "rates": setting.request.rates,
         "lengths": list(setting.lengths),
         "architecture": to_plain(setting.base),
-        "machine": {"device": setting.device, "backend": backend, "threads": torch.get_num_threads()},
+        "machine": {
+            "device": setting.device,
+            "backend": _backend(setting.device),
+            "threads": torch.get_num_threads(),
+        },
+        "parametrisation": setting.request.training.parametrisation,
     }
     record = {
         "smht": __version__,
@@ -76,6 +80,13 @@ def new_record(setting: Setting, backend: str, command: Sequence[str] = ()) -> d
     return json.loads(json.dumps(record))
 
 
+def _backend(device: str) -> str:
+    """What computes split projections; kernels are for the processor, so far."""
+    if device != "cpu":
+        return "reference"
+    return "+".join(dict.fromkeys(next(iter(choice.backends)) for choice in explain()))
+
+
 def _describe(setting: Setting, solved: Solved) -> dict[str, Any]:
     config, total = solved.config, account(solved.config, setting.context).total
     return {
@@ -87,7 +98,7 @@ def _describe(setting: Setting, solved: Solved) -> dict[str, Any]:
         "parameters": total.parameters,
         "multiply_adds_per_token": total.multiply_adds,
         "off": solved.off,
-        "base_learning_rate": base_learning_rate(config),
+        "base_learning_rate": setting.base_learning_rate(solved),
         "learning_rate": None,
     }
 

@@ -23,10 +23,11 @@ from rich.table import Table
 from rich.text import Text
 
 from smht.comparison.budget import Budget, Limit
-from smht.comparison.comparison import Outcome, begin_record, carry_out, check
+from smht.comparison.comparison import Outcome, carry_out, check
 from smht.comparison.fits import cost_of
 from smht.comparison.folder import ComparisonFolder
 from smht.comparison.measurement import Measured
+from smht.comparison.record import new_record
 from smht.comparison.request import CompareRequest
 from smht.comparison.scaling_law import LEAST_SIZES
 from smht.comparison.search import grid
@@ -195,9 +196,7 @@ def _new_record(request: ScalingRequest, settings: Sequence[Setting], command: S
 
 def _default_folder(request: ScalingRequest, setting: Setting) -> Path:
     """The same for the same request with other sizes, seeds or variants, so that a ladder can grow."""
-    asked = {
-        name: value for name, value in begin_record(setting, ())["asked"].items() if name not in ("size", "length")
-    }
+    asked = {name: value for name, value in new_record(setting)["asked"].items() if name not in ("size", "length")}
     length, ratio = request.comparison.budget.length, request.comparison.tokens_per_parameter
     whole = [asked, request.search_at, ratio if length is None else asdict(length)]
     digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:6]
