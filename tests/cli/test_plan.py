@@ -16,7 +16,8 @@ def test_json_holds_the_numbers() -> None:
     found = succeed(*ARGUMENTS, "--split", "qkv,output,feed_forward", "--bandwidth", "100Mbit", "--json").json
     ways = {way["name"]: way for way in found["ways"]}
     assert found["bandwidth_bytes"] == 12_500_000
-    assert ways["data"]["parameters"] == 2 * ways["head"]["parameters"]
+    # A rank may have a token more than the other.
+    assert 0 <= 2 * ways["head"]["parameters"] - ways["data"]["parameters"] <= found["config"]["hidden_size"]
     for way in ways.values():
         waiting = way["bytes"] / 12_500_000 + way["rounds"] * 1e-4
         assert way["step_seconds"] == pytest.approx(way["compute_seconds"] + waiting)

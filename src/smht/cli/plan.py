@@ -37,7 +37,7 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     architecture: dict[str, Any],
 ) -> None:
-    """Tell what several ranks hold, send and take, by each way to share the training."""
+    """Tell what several ranks hold and send in training."""
     quieten_libraries()
     from smht.inspection import plan as planning
     from smht.models import preset_config
