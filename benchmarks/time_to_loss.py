@@ -62,9 +62,9 @@ def split_config(vocab_size: int) -> SmhtConfig:
 
 CONTESTANTS = {
     BASELINE: Contestant(NanoGPT, Recipe(LEARNING_RATE, BATCH_SIZE, steps=STEPS)),
-    "split": Contestant(lambda size: SmhtForCausalLM(split_config(size)), Recipe(16e-3, BATCH_SIZE, steps=800)),
+    "split": Contestant(lambda size: SmhtForCausalLM(split_config(size)), Recipe(16e-3, BATCH_SIZE, steps=900)),
     "its dense twin": Contestant(
-        lambda size: SmhtForCausalLM(dense_twin(split_config(size))), Recipe(8e-3, BATCH_SIZE, steps=800)
+        lambda size: SmhtForCausalLM(dense_twin(split_config(size))), Recipe(8e-3, BATCH_SIZE, steps=900)
     ),
 }
 

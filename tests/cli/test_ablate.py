@@ -1,4 +1,4 @@
-"""`smht ablate` on a language model and a translator."""
+"""`smht ablate` on a language model; those of translators and classifiers are with the other tests of theirs."""
 
 from pathlib import Path
 
@@ -65,9 +65,54 @@ def test_heads_are_ranked(run: Path) -> None:
         alone = succeed("ablate", run, "the split head", "--drop", f"0.{effect['head']}", "--json").json
         assert alone["loss_after"] == pytest.approx(effect["loss"])
     lines = succeed("ablate", run, "the split head", "--rank", "--parts", "attention").out.splitlines()
-    assert lines[0].endswith("nats, mean of 14; each head dropped alone")
-    assert lines[1].split() == ["layer", "head", "loss", "without", "it", "change"]
+    assert lines[0].startswith("whole model: loss ") and lines[0].endswith(" right; each head dropped alone")
+    assert lines[1].split() == [*("layer", "head", "loss", "without", "it", "change", "right", "without", "it")]
     assert lines[-1].endswith("of each head: attention")
+
+
+def test_over_files_the_loss_is_that_of_evaluate(run: Path) -> None:
+    Path("one.txt").write_text("def split(head):\n    return head\n" * 4)
+    Path("two.txt").write_text("é")
+    files = ("one.txt", "two.txt", "--files", "--json")
+    found = succeed("ablate", run, *files, "--drop", "0.0", "--freeze", "0.1").json
+    evaluated = succeed("evaluate", run, "one.txt", "two.txt", "--context", "15", "--json").json
+    assert found["before"]["targets"] == evaluated["tokens"] == 33 * 4 + 2
+    assert found["before"]["loss"] == pytest.approx(evaluated["loss"], rel=1e-5)
+    assert found["texts"] == 10
+    assert [edit["edit"] for edit in found["edits"]] == ["drop layer 0 head 0", "freeze layer 0 head 1 at its mean"]
+    assert found["edits"][0]["before"] == found["before"]
+    ranking = succeed("ablate", run, *files, "--rank").json
+    assert ranking["targets"] == found["before"]["targets"]
+    dropped = next(effect for effect in ranking["effects"] if effect["head"] == 0)
+    assert dropped["loss"] == found["edits"][0]["after"]["loss"]
+    assert dropped["accuracy"] == found["edits"][0]["after"]["accuracy"]
+
+
+def test_tables_over_files(run: Path) -> None:
+    lines = succeed("ablate", run, "text.txt", "--files", "--most", "3", "--drop", "0.0,0.1").out.splitlines()
+    assert lines[0].split()[:4] == ["nats,", "mean", "of", "45"]  # each of 3 windows of 16 predicts all but its first
+    assert [line.rsplit(None, 5)[0] for line in lines[2:5]] == [
+        *("drop layer 0 head 0", "drop layer 0 head 1", "all together")
+    ]
+    asked = ("ablate", run, "-", "--files", "--rank", "--statistics", "held")
+    lines = succeed(*asked, stdin=b"the split head").out.splitlines()
+    assert "mean of 14" in lines[0]
+    assert lines[-1].startswith("norms' statistics held (of the unedited run)")
+
+
+def test_what_is_refused_over_files(run: Path) -> None:
+    refuse("ablate", run, "missing.txt", "--files", "--rank", says="no such file or folder")
+    refuse("ablate", run, "text.txt", "--files", "--rank", "--most", "0", says="most = 0 must be at least 1")
+    refuse("ablate", run, "text", "--rank", "--most", "3", says="--most is for the texts of --files")
+    refuse(
+        "ablate", run, "a", "text", "--rank", says="2 texts were given: quote a text that has spaces, or say --files"
+    )
+    for option in (("--tokens",), ("--generate", "2"), ("--target", "x"), ("--label", "x")):
+        refuse("ablate", run, "text.txt", "--files", "--drop", "0.1", *option, says="are for one text")
+    refuse("ablate", run, "text", "--drop", "0.1", "--label", "x", says="--label is for runs of a classifier")
+    refuse("ablate", run, "text.txt", "--files", "--drop", "0.7", says="there is no head 7: they are 0 to 1")
+    Path("empty.txt").touch()
+    refuse("ablate", run, "empty.txt", "--files", "--rank", says="empty")
 
 
 def test_what_is_refused(run: Path) -> None:

@@ -1,6 +1,7 @@
 """`smht train --task classification` and what one does with the run."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -119,5 +120,46 @@ def test_predict_is_for_classifiers(run: Path) -> None:
     refuse("predict", run, "a", says=("is a language-modelling run", f"smht generate {run}"))
 
 
-def test_ablation_on_the_command_line_is_not_for_labels(labels: Path) -> None:
-    refuse("ablate", labels, "text 1", "--drop", "0.1", says=("a classification run", "smht predict"))
+def test_labels_of_a_text_without_some_heads(labels: Path) -> None:
+    found = succeed("ablate", labels, "text 1", "--drop", "0.1", "--json").json
+    predicted = succeed("predict", labels, "text 1", "--json").json[0]["probabilities"]
+    assert {row["label"]: row["probability_before"] for row in found["labels"]} == pytest.approx(predicted, abs=1e-6)
+    assert sum(row["probability_after"] for row in found["labels"]) == pytest.approx(1)
+    assert found["loss_before"] is None and found["targets"] == 0
+    with_label = succeed("ablate", labels, "text 1", "--drop", "0.1", "--label", "odd", "--json").json
+    odd = next(row for row in found["labels"] if row["label"] == "odd")
+    assert with_label["loss_before"] == pytest.approx(-math.log(odd["probability_before"]), rel=1e-5)
+    assert with_label["loss_after"] == pytest.approx(-math.log(odd["probability_after"]), rel=1e-5)
+    lines = succeed("ablate", labels, "text 1", "--freeze", "0.1", "--statistics", "held").out.splitlines()
+    assert lines[0] == "freeze layer 0 head 1 at its mean"
+    assert [line.split()[0] for line in lines[1:3] + lines[3:5]] == ["label,", "─" * len(lines[2]), "even", "odd"]
+    assert lines[5].startswith("norms' statistics held")
+    shown = succeed("ablate", labels, "text 1", "--swap", "0.0:0.1", "--label", "odd").out
+    assert "nats, mean of 1" in shown and "label, probability" in shown
+
+
+def test_accuracy_without_some_heads(labels: Path) -> None:
+    over = ("ablate", labels, "texts.csv", "--files", "--json")
+    evaluated = succeed("evaluate", labels, "texts.csv", "--json").json
+    found = succeed(*over, "--drop", "0.0").json
+    assert found["before"]["loss"] == pytest.approx(evaluated["loss"], rel=1e-5)
+    assert found["before"]["accuracy"] == evaluated["accuracy"]
+    assert found["before"]["targets"] == found["texts"] == 40
+    ranking = succeed(*over, "--rank").json
+    dropped = next(effect for effect in ranking["effects"] if effect["head"] == 0)
+    assert (dropped["loss"], dropped["accuracy"]) == (found["after"]["loss"], found["after"]["accuracy"])
+    assert "right without it" in succeed("ablate", labels, "texts.csv", "--files", "--rank", "--most", "4").out
+
+
+def test_what_ablation_of_a_classifier_refuses(labels: Path) -> None:
+    refuse("ablate", labels, "text", "--drop", "0.1", "--label", "ood", says=("no label 'ood'", "did you mean odd?"))
+    refuse("ablate", labels, "text", "--rank", says="give it with --label")
+    refuse("ablate", labels, "text", "--drop", "0.1", "--tokens", says="a classifier writes nothing")
+    refuse("ablate", labels, "text", "--drop", "0.1", "--generate", "3", says="a classifier writes nothing")
+    refuse(
+        "ablate", labels, "text", "--drop", "0.1", "--target", "x", says="--target is for runs of an encoder-decoder"
+    )
+    refuse("ablate", labels, "", "--drop", "0.1", says="the text is empty")
+    refuse("ablate", labels, "x" * 15, "--drop", "0.1", says="the model's 16 positions")
+    Path("other.csv").write_text("text,label\na,sideways\n")
+    refuse("ablate", labels, "other.csv", "--files", "--rank", says=("label 'sideways'", "do not have"))

@@ -147,6 +147,20 @@ def test_heads_of_both_stacks_are_ablated(translator: Path) -> None:
     assert {line.split()[0] for line in shown[3:7]} == {"encoder", "decoder"}
 
 
+def test_ablation_over_pairs_starts_from_the_loss_of_evaluate(translator: Path) -> None:
+    Path("few.tsv").write_text("angka 1\ttal 1\nangka 23\ttal 23\n")
+    over = ("ablate", translator, "few.tsv", "--files", "--json")
+    found = succeed(*over, "--swap", "decoder.0.0:decoder.0.1").json
+    evaluated = succeed("evaluate", translator, "few.tsv", "--json").json
+    assert found["before"]["loss"] == pytest.approx(evaluated["loss"], rel=1e-5)
+    assert found["before"]["targets"] == len("tal 1") + len("tal 23") + 2 and found["texts"] == 2
+    ranking = succeed(*over, "--rank", "--most", "1").json
+    assert ranking["targets"] == len("tal 1") + 1
+    assert {(effect["stack"], effect["head"]) for effect in ranking["effects"]} == {
+        *(("encoder", 0), ("encoder", 1), ("decoder", 0), ("decoder", 1))
+    }
+
+
 def test_what_ablation_of_two_stacks_refuses(translator: Path) -> None:
     refuse("ablate", translator, "angka", "--target", "tal", "--drop", "0.1", says="two stacks: name 'encoder' or")
     refuse("ablate", translator, "angka", "--drop", "encoder.0.1", says="give a --target")

@@ -20,7 +20,7 @@ from smht.explorer.server import Server
 from smht.explorer.static_page import save_page
 from smht.explorer.subject import PRESET_IDS, preset_subject, run_subject
 from smht.explorer.viewer import Viewer
-from smht.inspection import Drop, DropLineage, ablate, head_logits, trace
+from smht.inspection import Drop, DropLineage, Freeze, Swap, ablate, head_logits, trace
 
 pytestmark = pytest.mark.slow
 
@@ -50,10 +50,21 @@ def choose(page: Page, label: str, option: str) -> None:
     expect(box).to_have_value(option)
 
 
+def add(page: Page, label: str, option: str) -> None:
+    """Pick one more from a list of which several can be chosen, with the keyboard."""
+    box = page.get_by_label(label, exact=True).and_(page.locator("input"))
+    box.focus()
+    page.keyboard.type(option)
+    page.keyboard.press("Enter")
+    expect(page.locator(".token", has_text=option)).to_have_count(1)
+
+
 def numbers(table: Locator) -> list[list[float]]:
     """A table's cells, without its first column and what is no number."""
-    rows = table.locator("tbody tr").all()
-    texts = [[text.replace("−", "-") for text in row.locator("td").all_inner_texts()] for row in rows]
+    rows = table.evaluate(
+        "table => [...table.tBodies[0].rows].map(r => [...r.cells].map(c => [c.tagName, c.innerText]))"
+    )
+    texts = [[text.replace("−", "-") for tag, text in row if tag == "TD"] for row in rows]
     return [[float(text) for text in row if re.fullmatch(r"-?[\d.]+", text)] for row in texts]
 
 
@@ -64,7 +75,7 @@ def close(shown: list[list[float]], expected: torch.Tensor) -> None:
 def test_it_opens_on_the_article_and_follows_what_is_typed(chromium: Browser, mini: str) -> None:
     model = preset_subject().model
     start = time.monotonic()
-    with watched(chromium, mini) as seen:
+    with watched(chromium, mini, is_new=True) as seen:
         page = seen.page
         expect(page.locator("#tokens table").first).to_be_visible()
         assert time.monotonic() - start < SECONDS_TO_PAINT * _SLOWER
@@ -136,8 +147,8 @@ def test_heads_are_switched_off_and_on(chromium: Browser, mini: str) -> None:
         page, loss = seen.page, seen.page.locator("#tokens p", has_text="Loss")
         page.get_by_label("block 0 head 1", exact=True).check()
         result = ablate(model, [Drop(0, 1)], input_ids=ids)
-        expect(loss).to_contain_text(f"{result.loss_after:.4f} nats a token over 3 tokens; with all heads")
-        page.get_by_label("held: as with all heads").check()
+        expect(loss).to_contain_text(f"{result.loss_after:.4f} nats a token over 3 tokens; unedited")
+        page.get_by_label("held: of the unedited run").check()
         result = ablate(model, [Drop(0, 1)], "held", input_ids=ids)
         expect(loss).to_contain_text(f"{result.loss_after:.4f}")
         page.get_by_label("block 0 head 1", exact=True).uncheck()
@@ -146,8 +157,36 @@ def test_heads_are_switched_off_and_on(chromium: Browser, mini: str) -> None:
         expect(loss).to_contain_text(f"{result.loss_after:.4f}")
         expect(page.locator("#contributions tbody tr").nth(3)).to_contain_text("0.0000")
         page.get_by_label("chunk 3 from end to end").uncheck()
-        page.get_by_label("live: of what is left").check()
+        page.get_by_label("live: of the edited run").check()
         expect(loss).to_have_text(f"Loss: {result.loss_before:.4f} nats a token over 3 tokens.")
+
+
+def test_heads_are_frozen_and_swapped_with_the_keyboard(chromium: Browser, mini: str) -> None:
+    model, ids = preset_subject().model, torch.tensor([[17, 52, 3, 88]])
+    with watched(chromium, mini) as seen:
+        page, shown = seen.page, seen.page.locator("#tokens")
+
+        def says(edits: list[Any], statistics: str) -> None:
+            result = ablate(model, edits, statistics, input_ids=ids)
+            expect(shown).to_contain_text(f"Loss: {result.loss_after:.4f} nats a token over 3 tokens; unedited")
+            expect(shown).to_contain_text(f"{'; '.join(result.descriptions)}. Norms' statistics {statistics} (of the")
+            expect(page.locator("#status")).to_contain_text(f"LayerNorm's statistics {statistics}")
+
+        add(page, "Heads frozen at their mean over the text", "block 0 head 2")
+        says([Freeze(0, 2)], "live")
+        add(page, "Heads that change places, two by two", "block 0 head 0")
+        expect(page.locator("#status")).to_contain_text("Block 0 head 0 is to change places")
+        add(page, "Heads that change places, two by two", "block 0 head 3")
+        says([Freeze(0, 2), Swap(0, 0, 3)], "live")
+        page.get_by_label("held: of the unedited run").press("Space")
+        says([Freeze(0, 2), Swap(0, 0, 3)], "held")
+        page.get_by_label("their weights").press("Space")
+        says([Freeze(0, 2), Swap(0, 0, 3, what="weights")], "held")
+        page.get_by_label("block 0 head 2", exact=True).press("Space")
+        expect(page.locator("#status")).to_contain_text("Layer 0 head 2 is edited twice (attention)")
+        expect(page.locator("#tokens table")).to_have_count(0)
+        page.get_by_label("Heads frozen at their mean over the text").press("Backspace")
+        says([Drop(0, 2), Swap(0, 0, 3, what="weights")], "held")
 
 
 def test_generation_token_by_token(chromium: Browser, mini: str) -> None:
@@ -206,9 +245,9 @@ def test_fast_typing_ends_with_the_last_text(chromium: Browser, mini: str) -> No
     with watched(chromium, mini) as seen:
         page, box = seen.page, seen.page.get_by_role("textbox", name="Token ids")
         box.fill("")
-        box.press_sequentially("1, 2, 3, 4, 5, 6, 7, 8")
-        expect(page.locator("#status")).to_contain_text("8 of at most 16 tokens")
-        for _ in range(18):
+        box.press_sequentially("1, 2, 3, 4, 5")
+        expect(page.locator("#status")).to_contain_text("5 of at most 16 tokens")
+        for _ in range(9):
             box.press("Backspace")
         expect(page.locator("#status")).to_contain_text("2 of at most 16 tokens")
         expect(page.locator("#tokens .tokens li")).to_have_count(2)
@@ -216,7 +255,7 @@ def test_fast_typing_ends_with_the_last_text(chromium: Browser, mini: str) -> No
 
 
 def test_two_browsers_at_once(chromium: Browser, mini: str) -> None:
-    with watched(chromium, mini) as one, watched(chromium, mini) as other:
+    with watched(chromium, mini) as one, watched(chromium, mini, is_new=True) as other:
         type_ids(one.page, "1, 2, 3")
         type_ids(other.page, "4, 5")
         for page, count in ((one.page, 3), (other.page, 2)):
@@ -224,19 +263,28 @@ def test_two_browsers_at_once(chromium: Browser, mini: str) -> None:
             expect(page.locator("#status")).to_contain_text(f"{count} of at most 16 tokens")
             expect(page.locator("#tokens .tokens li")).to_have_count(count)
             expect(page.locator("#generation li")).to_have_count(1)
+        one.page.get_by_label("block 0 head 1", exact=True).check()
+        expect(one.page.locator("#tokens")).to_contain_text("Edits: drop layer 0 head 1.")
+        type_ids(other.page, "4, 5, 6")
+        expect(other.page.locator("#tokens .tokens li")).to_have_count(3)
+        expect(other.page.locator("#tokens")).not_to_contain_text("Edits")
 
 
-@pytest.mark.parametrize("text", ["<img src=x onerror=alert(1)>", "😀 שלום", "${1}{{x}}", "a\nb\tc"])
-def test_any_text_is_shown_as_text_by_both_models(chromium: Browser, pair: str, text: str) -> None:
+def test_any_text_is_shown_as_text_by_both_models(chromium: Browser, pair: str) -> None:
     with watched(chromium, pair) as seen:
-        page = seen.page
-        page.get_by_role("textbox", name="Text").fill(text)
-        expect(page.locator("#status")).to_contain_text(f"{len(text.encode()) + 1} of at most 32 tokens")
-        for name in ("split one", "dense <one>"):
-            article = page.locator("#tokens").get_by_role("article", name=name)
-            expect(article.locator("ol.tokens li")).to_have_count(len(text.encode()) + 1)
-        assert page.locator("#tokens img").count() == 0
-        expect(page.locator("#contributions")).to_contain_text("the dense projections")
+        page, box = seen.page, seen.page.get_by_role("textbox", name="Text")
+        for text in ("<img src=x onerror=alert(1)>", "😀 שלום", "${1}{{x}}", "a\nb\tc"):
+            box.fill(text)
+            expect(page.locator("#status")).to_contain_text(f"{len(text.encode()) + 1} of at most 32 tokens")
+            for name in ("split one", "dense <one>"):
+                article = page.locator("#tokens").get_by_role("article", name=name)
+                expect(article.locator("ol.tokens li")).to_have_count(len(text.encode()) + 1)
+            assert page.locator("#tokens img").count() == 0
+            expect(page.locator("#contributions")).to_contain_text("the dense projections")
+        for text, says in (("", "The text is empty: type something."), ("x" * 32, "reads at most 32: take 1 away.")):
+            box.fill(text)
+            expect(page.locator("#status p")).to_contain_text(says)
+            expect(page.locator("#tokens table")).to_have_count(0)
 
 
 def test_a_translator_reads_and_writes(chromium: Browser) -> None:
@@ -273,10 +321,17 @@ def test_the_page_fits_a_telephone_and_every_control_has_a_name(chromium: Browse
         with watched(chromium, address, width=375) as seen:
             page = seen.page
             expect(page.locator("#contributions table").first).to_be_visible()
+            page.get_by_label("block 0 head 1", exact=True).check()
+            expect(page.locator("#tokens")).to_contain_text("Edits: drop layer 0 head 1")
             page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
             assert fits(page)
-            for control in page.locator("input:visible, textarea:visible, button:visible, [role=region]").all():
-                assert control.evaluate(_NAME), control.evaluate("element => element.outerHTML")
+            bars = page.locator(".scroll:has(.bars)")
+            assert bars.count() > 2
+            assert bars.evaluate_all("all => all.every(each => each.scrollWidth <= each.clientWidth)")
+            controls = page.locator("input:visible, textarea:visible, button:visible, [role=region]")
+            assert controls.count() > 20
+            nameless = f"elements => elements.filter(each => !({_NAME})(each)).map(each => each.outerHTML)"
+            assert controls.evaluate_all(nameless) == []
 
 
 def test_the_keyboard_reaches_every_control(chromium: Browser, mini: str) -> None:
@@ -284,12 +339,15 @@ def test_the_keyboard_reaches_every_control(chromium: Browser, mini: str) -> Non
         page = seen.page
         expect(page.locator("#contributions table").first).to_be_visible()
         page.get_by_role("textbox", name="Token ids").focus()
-        reached = set()
+        wanted = {"block 0 head 0", "frozen at", "change places", "where they write", "Step", "Next step", "Next head"}
+        wanted |= {"Outcome", "Seed", "One token", "Stop"}
         for _ in range(80):
             page.keyboard.press("Tab")
-            reached.add(page.evaluate(f"({_NAME})(document.activeElement)"))
-        for name in ("block 0 head 0", "Step", "Next step", "Next head", "Outcome", "Seed", "One token", "Stop"):
-            assert any(name in each for each in reached), name
+            name = page.evaluate(f"({_NAME})(document.activeElement)")
+            wanted -= {each for each in wanted if each in name}
+            if not wanted:
+                break
+        assert not wanted
 
 
 def test_the_page_in_a_file(chromium: Browser, tmp_path: Path) -> None:

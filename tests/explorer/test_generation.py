@@ -8,10 +8,11 @@ from helpers.subjects import subject, translator
 from smht.errors import UsageError
 from smht.explorer.generation import Continuation, added_text, begin, draw, extend
 from smht.explorer.generation_panel import Generator, Growth, settings_of, typed_of
+from smht.explorer.head_changes import HeadChanges
 from smht.explorer.reading import Typed
 from smht.explorer.subject import PRESET_IDS, Subject, preset_subject
 from smht.explorer.viewer import Viewer
-from smht.inspection import Drop, edited_heads
+from smht.inspection import Drop, Freeze, Swap, edited_heads
 from smht.tasks.generation import Sampling, encode_prompt, stream_text
 from smht.tokenization import EOS_ID
 
@@ -45,13 +46,16 @@ def test_a_token_has_the_probability_before_temperature_and_top_k() -> None:
         assert probability == pytest.approx(float(probabilities[place].max()), rel=1e-5)
 
 
-def test_heads_that_are_off_are_off_here_too() -> None:
+def test_edited_heads_are_edited_here_too() -> None:
     one = preset_subject()
-    off = tuple(f"block 0 head {head}" for head in (0, 2, 3))
+    edits = [Drop(0, 0), Freeze(0, 3), Swap(0, 1, 2)]
+    names = {0: ("block 0 head 0",), 1: ("block 0 head 3",), 2: ("block 0 head 1", "block 0 head 2")}
+    inputs = {"input_ids": torch.tensor([[17, 52, 3, 88]])}
     for statistics in ("live", "held"):
-        so_far = extended(one, Typed(PRESET_IDS, off=off, statistics=statistics), Sampling(0), 1)
-        with torch.no_grad(), edited_heads(one.model, [Drop(0, head) for head in (0, 2, 3)], statistics):
-            logits = one.model(input_ids=torch.tensor([[17, 52, 3, 88]])).logits[0, -1]
+        typed = Typed(PRESET_IDS, changes=HeadChanges(names[0], names[1], names[2], statistics=statistics))
+        so_far = extended(one, typed, Sampling(0), 1)
+        with torch.no_grad(), edited_heads(one.model, edits, statistics, inputs):
+            logits = one.model(**inputs).logits[0, -1]
         assert so_far.ids == (int(logits.argmax()),)
         assert so_far.probabilities[0] == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
 
@@ -113,11 +117,11 @@ def test_another_text_or_seed_starts_over(generator: Generator, change: str) -> 
 
 
 def test_what_was_added_becomes_the_text(generator: Generator) -> None:
-    typed = Typed(PRESET_IDS, off=("block 0 head 0",))
+    typed = Typed(PRESET_IDS, changes=HeadChanges(("block 0 head 0",)))
     growth, _ = generator.one(typed, Sampling(0), None)
     assert isinstance(growth, Growth)
     index = growth.continuations[0].ids[0]
-    assert generator.text_with(typed, growth) == Typed(f"{PRESET_IDS}, {index}", off=typed.off)
+    assert generator.text_with(typed, growth) == Typed(f"{PRESET_IDS}, {index}", changes=typed.changes)
     assert generator.text_with(Typed("5"), growth) == Typed("5")
     assert generator.text_with(typed, None) == typed
     one = Generator(Viewer([translator()]))
@@ -138,5 +142,6 @@ def test_fields_as_settings() -> None:
     for wrong in ((-1, 0, 1, 0), (1, -1, 1, 0), (1, 1, 0, 0), (1, 1, 1, -1)):
         with pytest.raises(UsageError):
             settings_of(*wrong)
-    assert typed_of(["a", None, ["x"], None]) == Typed("a", "", ("x",), "live")
-    assert typed_of([None, "b", None, "held"]) == Typed("", "b", (), "held")
+    assert typed_of(["a", None, ["x"], None, None, None, None]) == Typed("a", "", HeadChanges(("x",)))
+    changes = HeadChanges((), ("y",), ("u", "v"), "weights", "held")
+    assert typed_of([None, "b", None, ["y"], ["u", "v"], "weights", "held"]) == Typed("", "b", changes)

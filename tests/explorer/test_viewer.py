@@ -12,11 +12,12 @@ from helpers.pages import Element, parse_page
 from helpers.runs import write_finished_run
 from helpers.subjects import classifier, subject, translator
 from smht.errors import UsageError
+from smht.explorer.head_changes import HeadChanges
 from smht.explorer.reading import Reader, Typed
 from smht.explorer.sections import SECTIONS
 from smht.explorer.subject import PRESET_IDS, Subject, preset_subject, run_subject, visible
 from smht.explorer.viewer import Viewer
-from smht.inspection import Drop, ablate, head_logits, trace
+from smht.inspection import head_logits, trace
 from smht.tasks.classification import classify, encode_text
 
 BY_NAME = {section.name: place for place, section in enumerate(SECTIONS)}
@@ -161,34 +162,6 @@ def test_a_choice_is_kept_while_it_makes_sense() -> None:
     assert parts[3].choices[1].value == "5"  # offered although it is not among the likeliest
 
 
-@pytest.mark.parametrize("statistics", ["live", "held"])
-def test_heads_off_change_loss_and_scores_as_the_library_says(statistics: str) -> None:
-    one, text = subject(), "some text"
-    typed = Typed(text, off=("block 1 head 2", "block 0 head 0"), statistics=statistics)
-    result = ablate(one.model, [Drop(0, 0), Drop(1, 2)], statistics, **one.inputs(text))
-    view = Viewer([one]).view(typed)
-    assert "2 switched off" in view.status
-    assert f"Loss: {result.loss_after:.4f} nats a token" in view.parts[0].html
-    assert f"with all heads {result.loss_before:.4f}" in view.parts[0].html
-    best = result.logits_after[0, -1].softmax(-1).topk(10)
-    shown = rows(parse_page(view.parts[0].html).all("table")[0])
-    before = result.logits_before[0, -1].softmax(-1)
-    assert [row[1] for row in shown] == [f"{value:.2%}" for value in best.values.tolist()]
-    assert [row[2] for row in shown] == [f"{float(before[index]):.2%}" for index in best.indices.tolist()]
-    (table,) = parse_page(view.parts[3].html).all("table")
-    assert float(rows(table)[-1][1].replace("−", "-")) == pytest.approx(
-        float(result.logits_after[0, -1].max()), abs=6e-5
-    )
-
-
-def test_a_chunk_is_off_from_end_to_end_where_it_has_a_lineage() -> None:
-    one = subject()
-    typed = Typed("text", off=("chunk 1 from end to end", "block 0 head 1"))
-    (table,) = tables(Viewer([one]), typed, "contributions")
-    assert rows(table)[1][1] == "0.0000"
-    assert not any("chunk" in name for name in subject(split=()).heads)
-
-
 def test_the_last_token_and_the_likeliest_outcome_stay_so_while_the_text_grows() -> None:
     one = preset_subject()
     viewer = Viewer([one])
@@ -198,11 +171,6 @@ def test_the_last_token_and_the_likeliest_outcome_stay_so_while_the_text_grows()
     assert "What token 3, 88, looks at" in parts[2].html
     likeliest = int(one.model(input_ids=torch.tensor([[17, 52, 3, 88]])).logits[0, -1].argmax())
     assert f"Score of {likeliest}<" in parts[3].html
-
-
-def test_names_of_heads_that_a_model_lacks_do_nothing() -> None:
-    one = Reader().read(preset_subject(), Typed(PRESET_IDS, off=("block 7 head 0",), statistics="held"))
-    assert one.whole is None and one.typed == Typed(PRESET_IDS)
 
 
 def test_a_text_is_read_once() -> None:
@@ -232,6 +200,9 @@ def test_two_models_side_by_side() -> None:
     first, second = parse_page(part.html).all("article")
     assert first.all("table")
     assert "This model has no attention in block 1: choose from block 0." in second.text
+    fewer = Viewer([subject("three heads"), subject("two heads", num_attention_heads=2)])
+    _, part = fewer.part(SECTIONS[BY_NAME["attention"]], Typed("abc"), ("block 1", 2, 0, 0))
+    assert "This model has no head 2: they are 0 to 1." in parse_page(part.html).all("article")[1].text
     _, part = both.part(SECTIONS[BY_NAME["steps"]], Typed("abc"), ("3j heads, block 1",))
     assert "This model has no step 3j heads, block 1." in part.html
 
@@ -256,8 +227,18 @@ def test_what_cannot_be_read_is_one_message_and_no_figures(text: str, says: str)
     assert status == view.status and part.html == ""
 
 
-def test_half_a_character_is_refused() -> None:
-    assert "half a character at place 1" in Viewer([subject()]).view(Typed("a\ud800")).status
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "The text is empty: type something."),
+        ("é" * 16, "small reads at most 32: take 1 away."),
+        ("a\ud800", "half a character at place 1"),
+    ],
+)
+def test_texts_that_cannot_be_read(text: str, says: str) -> None:
+    view = Viewer([subject()]).view(Typed(text))
+    assert says in view.status and view.status.count("<p") == 1
+    assert not any(part.html for part in view.parts)
 
 
 @settings(max_examples=8)
@@ -295,6 +276,8 @@ def test_outcomes_have_names_of_their_own() -> None:
 def test_a_classifier_gives_labels() -> None:
     one = classifier()
     probabilities = classify(one.model, [encode_text(one.tokenizer, b"text", "x")])[0].softmax(-1)
+    (choice,) = Viewer([one]).view(Typed("text")).parts[0].choices
+    assert [name for name, _ in choice.options] == ["the text"]
     shown = rows(tables(Viewer([one]), Typed("text"), "tokens")[0])
     assert {row[0]: row[1] for row in shown} == {
         name: f"{value:.2%}" for name, value in zip(one.outcomes, probabilities.tolist(), strict=True)
@@ -341,7 +324,7 @@ def test_it_opens_on_as_much_as_all_can_read() -> None:
 def test_a_preset_is_the_same_model_each_time() -> None:
     first, second = (preset_subject().model.state_dict() for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert replace(Typed("a"), off=("x",)) != Typed("a")
+    assert replace(Typed("a"), changes=HeadChanges(("x",))) != Typed("a")
 
 
 _SMALL: Subject = subject()

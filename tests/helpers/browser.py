@@ -45,10 +45,19 @@ class Watched:
 
 
 @contextmanager
-def watched(chromium: Browser, address: str, width: int = 1280, **options: Any) -> Iterator[Watched]:
-    """Open a page, and check in the end that it did nothing wrong."""
-    context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+def watched(chromium: Browser, address: str, width: int = 1280, is_new: bool = False) -> Iterator[Watched]:
+    """Open a page, and check in the end that it did nothing wrong.
+
+    Args:
+        chromium: the browser.
+        address: the page's.
+        width: of the window, in pixels.
+        is_new: whether it is another browser to the page, which has nothing in its cache; slower.
+    """
+    window: Any = {"width": width, "height": 900}
+    context = chromium.new_context() if is_new or not chromium.contexts else chromium.contexts[0]
     page = context.new_page()
+    page.set_viewport_size(window)
     page.set_default_timeout(PATIENCE)
     seen = Watched(page)
     page.on("console", lambda line: seen.complaints.append(line.text) if line.type in ("error", "warning") else None)
@@ -57,7 +66,9 @@ def watched(chromium: Browser, address: str, width: int = 1280, **options: Any) 
     page.goto(address)
     yield seen
     seen.check(urlsplit(address).netloc or None)
-    context.close()
+    page.close()
+    if is_new:
+        context.close()
 
 
 def fits(page: Page) -> bool:

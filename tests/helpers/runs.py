@@ -23,10 +23,10 @@ def make_model(**changes: Any) -> SmhtForCausalLM:
     return SmhtForCausalLM(SmhtConfig(**{**fields, "max_position_embeddings": 16, **changes}))
 
 
-def write_finished_run(folder: Path) -> RunFolder:
-    """A run with everything in it that a finished run has, but metrics."""
+def write_finished_run(folder: Path, model: SmhtForCausalLM | None = None, tokenizer: Any = None) -> RunFolder:
+    """A run with everything in it that a finished run has, but metrics; of bytes if not given."""
     run = RunFolder(folder)
-    run.save_model(make_model(), build_tokenizer("byte", None))
+    run.save_model(model or make_model(), tokenizer or build_tokenizer("byte", None))
     run.write_record({**RECORD, "results": {"sha256": files.sha256(folder / "model.safetensors")}})
     write_checkpoint(run.checkpoints, 5, lambda beside: (beside / "a").write_bytes(b"1"), keep=3)
     return run

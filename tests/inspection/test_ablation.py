@@ -83,6 +83,16 @@ def test_a_classifier_is_scored_by_its_labels() -> None:
     assert without.loss_change is None
     torch.testing.assert_close(without.logits_before, found.logits_before)
     assert "nats" not in str(without)
+    before, after = without.logits_before[0].softmax(-1), without.logits_after[0].softmax(-1)
+    table = without.label_table(["bad", "<good>", "neither"])
+    assert [row[0] for row in table.rows] == ["bad", "<good>", "neither"]
+    assert [float(row[1]) for row in table.rows] == pytest.approx(before.tolist(), abs=6e-5)
+    assert [float(row[3]) for row in table.rows] == pytest.approx((after - before).tolist(), abs=6e-5)
+    assert "label, probability" in str(found)
+    with refused("there are 3 labels and 1 names"):
+        without.label_table(["a"])
+    with refused("gives tokens probabilities, not labels"):
+        ablate(make(), [Drop(0, 1)], input_ids=ids).label_table()
     with refused("nothing to predict"):
         without.token_table()
 
@@ -143,7 +153,7 @@ def test_results_show_themselves() -> None:
         found.token_table(["a"])
     ranking = rank_heads(model, input_ids=ids)
     assert ranking._repr_html_().count("<tr>") == 1 + 8
-    assert str(ranking).splitlines()[0].startswith("loss of the whole model")
+    assert str(ranking).splitlines()[0].startswith("whole model: loss")
 
 
 def test_refusals() -> None:

@@ -8,10 +8,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from smht.cli.ablation_data import label_names, many_texts, one_text
+from smht.cli.ablation_output import json_of_text, json_of_texts, table_of_texts, tables_of_text
 from smht.cli.head_edits import read_edits, read_parts
 from smht.cli.output import harmless, print_json, progress_console, quieten_libraries, result_console
 from smht.cli.reading import load
 from smht.errors import UsageError
+
+_MOST = 50
 
 
 def register(app: typer.Typer) -> None:
@@ -20,8 +24,11 @@ def register(app: typer.Typer) -> None:
 
 
 def ablate(
-    run: Annotated[Path, typer.Argument(help="Run folder of a language model or a translator.")],
-    text: Annotated[str, typer.Argument(help="What the model reads.")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT...", help="What the model reads; with --files, where many texts are."),
+    ],
     *,
     drop: Annotated[
         str | None,
@@ -43,14 +50,27 @@ def ablate(
         typer.Option(help="Means and variances in the norms: of the edited run, or of the unedited one."),
     ] = "live",
     rank: Annotated[bool, typer.Option("--rank", help="Drop every head alone and rank them by loss.")] = False,
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files",
+            help="Measure over files, folders, globs or - for standard input: texts, pairs or labelled texts, as "
+            "`smht evaluate` takes them.",
+        ),
+    ] = False,
+    most: Annotated[
+        int | None,
+        typer.Option(help="With --files: at most so many windows, pairs or labelled texts.", show_default="50"),
+    ] = None,
     target: Annotated[str | None, typer.Option(help="For an encoder-decoder: the text whose loss is measured.")] = None,
+    label: Annotated[str | None, typer.Option(help="For a classifier: the label whose loss is measured.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the loss of each token too.")] = False,
     generate: Annotated[
         int | None, typer.Option(help="Let both models go on for so many tokens, the likeliest each time.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Drop, freeze or swap heads, and see loss and text change."""
+    """Drop, freeze or swap heads, and see what changes: loss and text, or labels."""
     quieten_libraries()
     from smht.training.run_folder import RunFolder
 
@@ -60,44 +80,61 @@ def ablate(
         raise UsageError("--rank drops each head alone: give it without other edits, --tokens and --generate")
     if not rank and not edits:
         raise UsageError("name heads to --drop, --freeze, --swap or --swap-weights, or --rank them all")
-    RunFolder(run).refuse_other_tasks("ablate", "language-modelling", "translation")
+    _check_texts(texts, files, most, of_one_text=(target, label, tokens or None, generate))
     model, tokenizer = load(run)
-    inputs = _inputs(model, tokenizer, text, target)
+    if files:
+        data = many_texts(RunFolder(run).task, model, tokenizer, texts, _MOST if most is None else most)
+    else:
+        data = [one_text(model, tokenizer, texts[0], target, label)]
     if rank:
-        _rank(model, inputs, statistics, chosen, json)
-        return
-    _ablate(model, tokenizer, inputs, edits, statistics, tokens, generate, json)
+        _rank(model, data, statistics, chosen, json)
+    elif files:
+        _ablate_over(model, data, edits, statistics, json)
+    else:
+        _ablate(model, tokenizer, data[0], edits, statistics, tokens, generate, json)
 
 
-def _inputs(model: Any, tokenizer: Any, text: str, target: str | None) -> dict[str, Any]:
-    """What the forward takes; a target with the end token that it should get."""
-    import torch
+def _check_texts(texts: Sequence[str], files: bool, most: int | None, of_one_text: Sequence[Any]) -> None:
+    """Refuse options that do not go with one text, or with many."""
+    if files:
+        if any(option is not None for option in of_one_text):
+            raise UsageError("--target, --label, --tokens and --generate are for one text, and --files for many")
+        if most is not None and most < 1:
+            raise UsageError(f"most = {most} must be at least 1")
+    elif len(texts) > 1:
+        raise UsageError(
+            f"{len(texts)} texts were given: quote a text that has spaces, or say --files where they are files"
+        )
+    elif most is not None:
+        raise UsageError("--most is for the texts of --files")
 
-    from smht.tasks.model_inputs import model_inputs
-    from smht.tokenization import EOS_ID
 
-    inputs = model_inputs(model, tokenizer, text, target)
-    if target:
-        written = inputs["decoder_input_ids"]
-        inputs["labels"] = torch.cat([written[:, 1:], torch.full_like(written[:, :1], EOS_ID)], 1)
-    elif model.config.is_encoder_decoder:
-        raise UsageError("give a --target: the loss of an encoder-decoder is that of what it should write")
-    return inputs
+def _rank(
+    model: Any, data: Sequence[dict[str, Any]], statistics: str, parts: tuple[str, ...] | None, json: bool
+) -> None:
+    from smht.inspection import rank_heads_over
 
-
-def _rank(model: Any, inputs: dict[str, Any], statistics: str, parts: tuple[str, ...] | None, json: bool) -> None:
-    from rich.progress import track
-
-    from smht.inspection import rank_heads
-
-    console = progress_console()
-    bar = partial(track, description="heads", console=console, transient=True, disable=not console.is_terminal)
-    ranking = rank_heads(model, statistics, parts=parts, track=bar, **inputs)
+    if hasattr(model, "score") and "labels" not in data[0]:
+        raise UsageError("heads are ranked by the loss of the right label: give it with --label")
+    ranking = rank_heads_over(model, data, statistics, parts=parts, track=_bar("heads"))
     if json:
         print_json(asdict(ranking))
         return
     for table in ranking.tables():
         result_console().print(table.to_rich())
+
+
+def _ablate_over(model: Any, data: Sequence[dict[str, Any]], edits: Sequence[Any], statistics: str, json: bool) -> None:
+    from smht.inspection import ablate_over
+
+    together = ablate_over(model, edits, data, statistics, track=_bar("texts"))
+    alone = [together]
+    if len(edits) > 1:
+        alone = [ablate_over(model, [edit], data, statistics, track=_bar("texts")) for edit in edits]
+    if json:
+        print_json(json_of_texts(together, alone, len(data)))
+    else:
+        result_console().print(table_of_texts(together, alone).to_rich())
 
 
 def _ablate(
@@ -114,60 +151,37 @@ def _ablate(
     from smht.inspection.display import visible
     from smht.tasks.model_inputs import token_names
 
+    labels = label_names(model) if hasattr(model, "score") else None
+    if labels is not None and (tokens or generate is not None):
+        raise UsageError("--tokens and --generate are for models that write, and a classifier writes nothing")
     together = run_ablation(model, edits, statistics, **inputs)
     alone = [run_ablation(model, [edit], statistics, **inputs) for edit in edits] if len(edits) > 1 else [together]
-    targets = together.targets[0][: together.count].tolist()  # pyright: ignore[reportOptionalSubscript]
-    names = token_names(tokenizer, targets)
+    targets = None if labels is not None else together.targets
+    names = [] if targets is None else token_names(tokenizer, targets[0][: together.count].tolist())
     texts: list[str] = []
     if generate is not None:
         _check_length(model, inputs, generate)
         texts = [_go_on(model, tokenizer, inputs, some, statistics, generate) for some in ((), edits)]
     if json:
-        print_json(_as_json(together, alone, names, texts))
+        written = dict(zip(("text_before", "text_after"), texts, strict=False))
+        print_json({**json_of_text(together, alone, names, labels), **written})
         return
-    console = result_console()
-    console.print(_table(together, alone).to_rich())
+    shown = tables_of_text(together, alone, None if labels is None else [harmless(label) for label in labels])
     if tokens:
-        console.print()
-        console.print(together.token_table([harmless(visible(name)) for name in names]).to_rich())
+        shown.append(together.token_table([harmless(visible(name)) for name in names]))
+    for place, table in enumerate(shown):
+        result_console().print(*([""] * bool(place)), table.to_rich(), sep="\n")
     for name, continuation in zip(("before", "after"), texts, strict=False):
         print(f"--- text {name}")
         print(harmless(continuation))
 
 
-def _table(together: Any, alone: Sequence[Any]) -> Any:
-    """A line an edit, and one for all of them."""
-    from smht.inspection.ablation import describe
-    from smht.inspection.display import Table, signed
+def _bar(of: str) -> Any:
+    """Draws a bar where there is a terminal."""
+    from rich.progress import track
 
-    rows = [(result.descriptions[0], result) for result in alone]
-    if len(alone) > 1:
-        rows.append(("all together", together))
-    return Table(
-        (f"nats, mean of {together.count:,}", "before", "after", "change"),
-        tuple((name, f"{one.loss_before:.4f}", f"{one.loss_after:.4f}", signed(one.loss_change)) for name, one in rows),
-        note=describe(together.statistics, together.parts),
-    )
-
-
-def _as_json(together: Any, alone: Sequence[Any], names: list[str], texts: list[str]) -> dict[str, Any]:
-    losses = (together.losses_before[0].tolist(), together.losses_after[0].tolist())
-    found = {
-        "statistics": together.statistics,
-        "parts": together.parts,
-        "targets": together.count,
-        **_losses(together),
-        "edits": [{"edit": one.descriptions[0], **_losses(one)} for one in alone],
-        "tokens": [
-            {"token": name, "loss_before": before, "loss_after": after}
-            for name, before, after in zip(names, *losses, strict=False)
-        ],
-    }
-    return {**found, **dict(zip(("text_before", "text_after"), texts, strict=False))}
-
-
-def _losses(result: Any) -> dict[str, float]:
-    return {"loss_before": result.loss_before, "loss_after": result.loss_after, "change": result.loss_change}
+    console = progress_console()
+    return partial(track, description=of, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _check_length(model: Any, inputs: dict[str, Any], count: int) -> None:

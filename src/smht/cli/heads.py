@@ -2,16 +2,13 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from smht.cli.output import new_table, print_json, quieten_libraries, result_console
-from smht.cli.reading import load
+from smht.cli.reading import load, text_windows
 from smht.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _STATISTICS = ("entropy", "distance", "previous", "first", "bracket")
 
@@ -76,7 +73,7 @@ def _measure(model: Any, tokenizer: Any, texts: list[str], most: int) -> list[di
     from smht.tokenization import decode_bytes
 
     sums: dict[tuple[int, int], dict[str, _Sum]] = {}
-    for ids in _windows(model, tokenizer, texts, most):
+    for ids in text_windows(model, tokenizer, texts, most):
         pieces = [decode_bytes(tokenizer, [i]) for i in ids[0].tolist()]
         weights = attention_maps(model, input_ids=ids).of()
         for one in head_statistics(weights, matching_brackets(pieces)):
@@ -87,18 +84,3 @@ def _measure(model: Any, tokenizer: Any, texts: list[str], most: int) -> list[di
         {"layer": layer, "head": head, **{name: value.mean for name, value in own.items()}}
         for (layer, head), own in sums.items()
     ]
-
-
-def _windows(model: Any, tokenizer: Any, texts: list[str], most: int) -> "Iterator[Any]":
-    """Windows `[1, T]` of at least two tokens, one after the other."""
-    import torch
-
-    from smht.tasks.text_files import read_texts
-    from smht.tasks.token_stream import tokenize
-
-    ids = torch.from_numpy(tokenize(tokenizer, read_texts(texts)).ids.astype("int64"))
-    context = model.config.max_position_embeddings
-    for number, start in enumerate(range(0, len(ids), context)):
-        window = ids[start : start + context]
-        if number < most and len(window) > 1:
-            yield window[None]

@@ -42,14 +42,14 @@ def extend(subject: Subject, typed: Typed, so_far: Continuation, sampling: Sampl
 
     Args:
         subject: whose continuation.
-        typed: what it continues, with which heads.
+        typed: what it continues, and what is done to heads; frozen ones keep their means over this text.
         so_far: what has been added to it.
         sampling: how to choose. Its seed counts in `begin` alone.
 
     When the context is full, the model goes on from the newest half of it.
 
     Raises:
-        UsageError: see `Subject.inputs`.
+        UsageError: see `Subject.inputs`, `HeadChanges.edits` and `Subject.edited`.
     """
     if so_far.has_ended:
         return so_far
@@ -59,7 +59,7 @@ def extend(subject: Subject, typed: Typed, so_far: Continuation, sampling: Sampl
     while len(ids) > subject.context:
         # The window that `stream_text` is in after so many tokens.
         ids = [*ids[: subject.context + 1][-max(1, subject.context // 2) :], *ids[subject.context + 1 :]]
-    with subject.without(typed.off, typed.statistics):
+    with subject.edited(typed.changes.edits(subject.heads), typed.changes.statistics, text):
         logits = subject.model(**{**text, own: torch.tensor([ids])}, use_cache=False).logits[0, -1].float()
     probabilities = logits.softmax(-1)
     if subject.tokenizer is not None:

@@ -8,7 +8,7 @@ import gradio as gr
 
 from smht.errors import UsageError
 from smht.explorer.generation import Continuation, added_text, begin, draw, extend
-from smht.explorer.heads_off import LIVE
+from smht.explorer.head_changes import LIVE, HeadChanges
 from smht.explorer.markup import paragraph
 from smht.explorer.reading import Typed
 from smht.explorer.viewer import Viewer, side_by_side
@@ -85,8 +85,9 @@ class Generator:
 
 def typed_of(values: Sequence[Any]) -> Typed:
     """What stands in the page's first fields."""
-    text, target, off, statistics = values
-    return Typed(text or "", target or "", tuple(off or ()), statistics or LIVE)
+    text, target, off, frozen, swapped, what, statistics = values
+    off, frozen, swapped = (tuple(chosen or ()) for chosen in (off, frozen, swapped))
+    return Typed(text or "", target or "", HeadChanges(off, frozen, swapped, what or "outputs", statistics or LIVE))
 
 
 def settings_of(temperature: Any, top_k: Any, tokens: Any, seed: Any) -> Sampling:

@@ -1,6 +1,6 @@
 """Pieces of HTML that all figures are made of. Whatever comes from a text or a file is escaped here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 
@@ -41,9 +41,14 @@ def table(caption: str, head: Iterable[str], rows: Iterable[str], kind: str = ""
     )
 
 
-def heading_cells(names: Sequence[str]) -> str:
-    """Column headings of plain text."""
-    return "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+def heading_cells(names: Sequence[str], of_words: Collection[str] = ()) -> str:
+    """Column headings of plain text.
+
+    Args:
+        names: of the columns.
+        of_words: those of them that hold words, on the left like the first; numbers are on the right.
+    """
+    return "".join(f'<th scope="col"{_class("text" * (name in of_words))}>{escape(name)}</th>' for name in names)
 
 
 def details(summary: str, content: str, is_open: bool = False) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 import gradio as gr
 
 from smht.explorer.generation_panel import build_generation, typed_of
-from smht.explorer.heads_off import HELD, LIVE
+from smht.explorer.head_changes import HELD, LIVE
 from smht.explorer.markup import words
 from smht.explorer.reading import Typed
 from smht.explorer.section import Choice, Section
 from smht.explorer.sections import SECTIONS
 from smht.explorer.viewer import Part, Viewer
+from smht.inspection import Drop
 
 _MOST_BOXES = 24
 # Of many keystrokes only the last is answered. What is chosen may be about a text that has changed since, which
@@ -97,14 +98,24 @@ def _inputs(viewer: Viewer, typed: Typed) -> list[Any]:
 
 
 def _switches(viewer: Viewer) -> list[Any]:
-    """Heads to switch off: boxes to tick while they are few, a list to search beyond."""
+    """What can be done to heads. Boxes to tick switch them off while they are few, lists to search do the rest."""
     names = list(dict.fromkeys(name for subject in viewer.subjects for name in subject.heads))
+    heads = [name for name in names if any(isinstance(s.heads.get(name), Drop) for s in viewer.subjects)]
     with gr.Row(elem_classes="choices"):
-        kind = gr.CheckboxGroup if len(names) <= _MOST_BOXES else partial(gr.Dropdown, multiselect=True)
+        kind = gr.CheckboxGroup if len(names) <= _MOST_BOXES else _names
         off = kind(names, value=[], label="Heads that are off", elem_id="off", scale=3, min_width=280)
-        modes = [("live: of what is left", LIVE), ("held: as with all heads", HELD)]
+        modes = [("live: of the edited run", LIVE), ("held: of the unedited run", HELD)]
         statistics = gr.Radio(modes, value=LIVE, label="Means and variances of LayerNorm", min_width=200)
-    return [off, statistics]
+    with gr.Row(elem_classes="choices"):
+        frozen = _names(heads, label="Heads frozen at their mean over the text", elem_id="frozen", min_width=280)
+        swapped = _names(heads, label="Heads that change places, two by two", elem_id="swapped", min_width=280)
+        ways = [("where they write", "outputs"), ("their weights", "weights")]
+        what = gr.Radio(ways, value="outputs", label="What they swap", min_width=200)
+    return [off, frozen, swapped, what, statistics]
+
+
+def _names(names: list[str], **options: Any) -> gr.Dropdown:
+    return gr.Dropdown(names, value=[], multiselect=True, **options)
 
 
 def _head(heading: str, lead: str) -> None:

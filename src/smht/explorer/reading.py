@@ -8,9 +8,10 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from smht.explorer.heads_off import LIVE
+from smht.explorer.head_changes import LIVE, NO_CHANGES, HeadChanges
 from smht.explorer.subject import Subject
 from smht.inspection import HeadLogits, Trace, head_logits, trace
+from smht.inspection.head_edits import HeadEdit
 
 _KEPT_BYTES = 400_000_000
 
@@ -22,14 +23,12 @@ class Typed:
     Attributes:
         text: or token ids, for a model without a tokenizer.
         target: what has been written so far, for two stacks.
-        off: names of heads that are switched off.
-        statistics: of the norms then: `live` or `held`, see `smht.inspection.edited_heads`.
+        changes: what is done to heads.
     """
 
     text: str
     target: str = ""
-    off: tuple[str, ...] = ()
-    statistics: str = LIVE
+    changes: HeadChanges = NO_CHANGES
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,16 @@ class Reading:
         subject: whose.
         inputs: the model's arguments.
         trace: every step.
-        typed: what was asked for.
-        whole: the same text with all heads, where some are off.
+        edits: what was done to the model's heads; none where what was asked for is not about it.
+        statistics: of its norms.
+        whole: the same text through the unedited model, where there are edits.
     """
 
     subject: Subject
     inputs: dict[str, Tensor]
     trace: Trace
-    typed: Typed
+    edits: tuple[HeadEdit, ...]
+    statistics: str
     whole: "Reading | None" = None
 
     @cached_property
@@ -93,7 +94,7 @@ class Reading:
 
     def contributions(self, outcomes: list[int]) -> HeadLogits:
         """What each chunk adds to the scores of these tokens or labels."""
-        with self.subject.without(self.typed.off, self.typed.statistics):
+        with self.subject.edited(self.edits, self.statistics, self.inputs):
             return head_logits(self.subject.model, torch.tensor(outcomes), **self.inputs)
 
 
@@ -108,20 +109,20 @@ class Reader:
         """A text through a model.
 
         Raises:
-            UsageError: see `Subject.inputs`.
+            UsageError: see `Subject.inputs`, `HeadChanges.edits` and `Subject.edited`.
         """
         inputs = subject.inputs(typed.text, typed.target)
-        off = tuple(name for name in subject.heads if name in typed.off)
-        typed = replace(typed, off=off, statistics=typed.statistics if off else LIVE)
-        whole = self.read(subject, replace(typed, off=())) if off else None
+        edits = typed.changes.edits(subject.heads)
+        statistics = typed.changes.statistics if edits else LIVE
+        whole = self.read(subject, replace(typed, changes=NO_CHANGES)) if edits else None
         ids = (tuple(each[0].tolist()) for each in inputs.values())
-        key = (id(subject), typed.off, typed.statistics, *ids)
+        key = (id(subject), edits, statistics, *ids)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        with subject.without(typed.off, typed.statistics):
-            reading = Reading(subject, inputs, trace(subject.model, **inputs), typed, whole)
+        with subject.edited(edits, statistics, inputs):
+            reading = Reading(subject, inputs, trace(subject.model, **inputs), edits, statistics, whole)
         with self._lock:
             self._kept[key] = reading
             while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _KEPT_BYTES:

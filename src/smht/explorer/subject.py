@@ -1,7 +1,7 @@
 """A model that is looked at, with what turns text into its tokens and back."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from smht.errors import UsageError
-from smht.explorer.heads_off import edits_of, head_names
+from smht.explorer.head_changes import head_names
 from smht.inspection import Drop, DropLineage, display, edited_heads
+from smht.inspection.ablation import describe
+from smht.inspection.head_edits import HeadEdit, ModelHeads
 from smht.models import SmhtForCausalLM, SmhtForSequenceClassification, SmhtPreTrainedModel, preset_config
 from smht.tasks.model_inputs import model_inputs, parse_ids
 from smht.tokenization import decode_bytes
@@ -93,16 +95,25 @@ class Subject:
         return head_names(self.model)
 
     @contextmanager
-    def without(self, off: Sequence[str], statistics: str) -> Iterator[None]:
-        """The model with heads switched off, for one thread at a time: looking inside puts hooks into it.
+    def edited(self, edits: Sequence[HeadEdit], statistics: str, reference: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model with edited heads, for one thread at a time: looking inside puts hooks into it.
 
         Args:
-            off: names in `heads`; others are left out.
+            edits: none for the model as it is.
             statistics: `live` or `held`, see `smht.inspection.edited_heads`.
+            reference: the inputs of the run that frozen heads hold the mean of.
+
+        Raises:
+            UsageError: edits that do not fit the model or each other.
         """
-        edits = edits_of(self.heads, off)
-        with self._lock, edited_heads(self.model, edits, statistics) if edits else nullcontext():
+        with self._lock, edited_heads(self.model, edits, statistics, reference) if edits else nullcontext():
             yield
+
+    def describe_edits(self, edits: Sequence[HeadEdit], statistics: str) -> str:
+        """What was done to which heads, and where the norms' statistics come from, in the library's words."""
+        heads = ModelHeads(self.model)
+        done = "; ".join(heads.describe(edit) for edit in edits)
+        return f"Edits: {done}. N{describe(statistics, heads.describe_parts())[1:]}."
 
     def inputs(self, text: str, target: str | None = None) -> dict[str, Tensor]:
         """A text as the model's arguments, `[1, T]`.

@@ -10,6 +10,7 @@ from smht.explorer.reading import Reader, Reading, Typed
 from smht.explorer.section import Choice, Section
 from smht.explorer.sections import SECTIONS
 from smht.explorer.subject import Subject
+from smht.inspection import Drop, DropLineage, Freeze, Swap
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Viewer:
         except UsageError as error:
             return View(_message(str(error), "refusal"), tuple(Part() for _ in SECTIONS))
         parts = tuple(self._part(section, readings, own) for section, own in zip(SECTIONS, given, strict=True))
-        return View(self._status(readings), parts)
+        return View(self._status(typed, readings), parts)
 
     def part(self, section: Section, typed: Typed, values: Sequence[Any]) -> tuple[str, Part]:
         """The status and one section."""
@@ -94,7 +95,7 @@ class Viewer:
             readings = self.read(typed)
         except UsageError as error:
             return _message(str(error), "refusal"), Part()
-        return self._status(readings), self._part(section, readings, values)
+        return self._status(typed, readings), self._part(section, readings, values)
 
     def read(self, typed: Typed) -> list[Reading]:
         """The text through every model.
@@ -109,12 +110,22 @@ class Viewer:
         chosen = [choice.value for choice in choices]
         return Part(tuple(choices), side_by_side([(r.subject, _shown(section, r, chosen)) for r in readings]))
 
-    def _status(self, readings: list[Reading]) -> str:
+    def _status(self, typed: Typed, readings: list[Reading]) -> str:
         counts = [f"{len(r.ids):,} of at most {r.subject.context:,} tokens" for r in readings]
-        off = [f"{len(r.typed.off)} switched off" for r in readings if r.typed.off]
-        said = [_message("; ".join(dict.fromkeys([*counts, *off])), "fine")]
+        edits = [_counts(r) for r in readings if r.edits]
+        said = [_message("; ".join(dict.fromkeys([*counts, *edits])), "fine")]
         notices = [notice for subject in self.subjects if (notice := subject.notice())]
+        if typed.changes.waiting:
+            notices.append(f"{typed.changes.waiting} is to change places: choose the head to swap it with")
         return "".join([*said, *(_message(notice, "notice") for notice in notices)])
+
+
+def _counts(reading: Reading) -> str:
+    """How many heads are edited: `1 head off, 2 frozen, 1 pair swapped, LayerNorm's statistics live`."""
+    kinds = [type(edit) for edit in reading.edits]
+    off, frozen, swapped = kinds.count(Drop) + kinds.count(DropLineage), kinds.count(Freeze), kinds.count(Swap)
+    said = [f"{off} off"] * bool(off) + [f"{frozen} frozen"] * bool(frozen) + [f"{swapped} swapped"] * bool(swapped)
+    return f"heads: {', '.join(said)}, LayerNorm's statistics {reading.statistics}"
 
 
 def _check_pair(one: Subject, other: Subject) -> None:

@@ -1,6 +1,6 @@
-"""What a model loses without some of its heads: loss and logits before and after an edit, one head or all of them."""
+"""What a model loses without some of its heads: loss and logits of one batch before and after an edit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from smht.errors import UsageError
 from smht.inspection.display import Displayed, Table, signed
 from smht.inspection.edited_heads import edited_heads
-from smht.inspection.head_edits import Drop, HeadEdit, ModelHeads
+from smht.inspection.head_edits import HeadEdit, ModelHeads
 from smht.inspection.recording import evaluating
 from smht.models import SmhtPreTrainedModel
 from smht.models.labels import IGNORED
@@ -43,12 +43,12 @@ class AblationResult(Displayed):
     @property
     def losses_before(self) -> Tensor | None:
         """Cross-entropy of each target in nats, shaped like `targets`; 0 where there is none to predict."""
-        return None if self.targets is None else _losses(self.logits_before, self.targets)
+        return None if self.targets is None else losses_of(self.logits_before, self.targets)
 
     @property
     def losses_after(self) -> Tensor | None:
         """Likewise, with the edits."""
-        return None if self.targets is None else _losses(self.logits_after, self.targets)
+        return None if self.targets is None else losses_of(self.logits_after, self.targets)
 
     @property
     def loss_before(self) -> float | None:
@@ -73,14 +73,20 @@ class AblationResult(Displayed):
         return self.logits_after - self.logits_before
 
     def tables(self) -> list[Table]:
-        """Loss before and after, and how far logits moved."""
+        """Loss before and after, and how far logits moved; of a classifier the labels of the first text too."""
         change = f"{float(self.logit_change.abs().max()):.4f}"
         rows = [("largest change of a logit", "", "", change)]
         if self.loss_before is not None and self.loss_after is not None and self.loss_change is not None:
             losses = (f"{self.loss_before:.4f}", f"{self.loss_after:.4f}", signed(self.loss_change))
             rows.insert(0, (f"nats, mean of {self.count:,}", *losses))
         caption = "; ".join(self.descriptions) or "no edits"
-        return [Table(("", "before", "after", "change"), tuple(rows), caption, describe(self.statistics, self.parts))]
+        summary = Table(("", "before", "after", "change"), tuple(rows), caption, describe(self.statistics, self.parts))
+        return [summary, *([self.label_table()] if self.is_of_labels else [])]
+
+    @property
+    def is_of_labels(self) -> bool:
+        """Whether the logits are a classifier's."""
+        return self.logits_before.dim() == 2
 
     @property
     def count(self) -> int:
@@ -110,56 +116,26 @@ class AblationResult(Displayed):
         ]
         return Table(("token, nats", "before", "after", "change"), tuple(rows))
 
+    def label_table(self, names: Sequence[str] | None = None) -> Table:
+        """A classifier's probability of each label, of the first text.
 
-@dataclass(frozen=True)
-class HeadEffect:
-    """What dropping one head does.
+        Args:
+            names: of the labels by their numbers; the numbers if not given.
 
-    Attributes:
-        stack: empty, or `encoder` or `decoder` where there are two.
-        layer: the head's block.
-        head: its number.
-        loss: without it, in nats a target.
-        change: that minus the loss of the whole model.
-    """
-
-    stack: str
-    layer: int
-    head: int
-    loss: float
-    change: float
-
-
-@dataclass(frozen=True, repr=False)
-class HeadRanking(Displayed):
-    """Every head dropped alone.
-
-    Attributes:
-        effects: the heads, the one that is missed most first.
-        loss: of the whole model, in nats a target.
-        statistics: `live` or `held`.
-        parts: what was dropped of each head, in words.
-        targets: how many tokens or labels the losses are means over.
-    """
-
-    effects: tuple[HeadEffect, ...]
-    loss: float
-    statistics: str
-    parts: str
-    targets: int
-
-    def tables(self) -> list[Table]:
-        """A row a head."""
-        has_stacks = any(effect.stack for effect in self.effects)
-        headers = ("stack",) * has_stacks + ("layer", "head", "loss without it", "change")
+        Raises:
+            UsageError: a model that gives no labels, or not as many names.
+        """
+        if not self.is_of_labels:
+            raise UsageError("this model gives tokens probabilities, not labels")
+        before, after = (probabilities(logits[0]) for logits in (self.logits_before, self.logits_after))
+        names = [str(i) for i in range(len(before))] if names is None else list(names)
+        if len(names) != len(before):
+            raise UsageError(f"there are {len(before)} labels and {len(names)} names: give a name a label")
         rows = [
-            (effect.stack,) * has_stacks
-            + (str(effect.layer), str(effect.head), f"{effect.loss:.4f}", signed(effect.change))
-            for effect in self.effects
+            (name, f"{old:.4f}", f"{new:.4f}", signed(new - old))
+            for name, old, new in zip(names, before.tolist(), after.tolist(), strict=True)
         ]
-        caption = f"loss of the whole model {self.loss:.4f} nats, mean of {self.targets:,}; each head dropped alone"
-        words = (0,) if has_stacks else ()
-        return [Table(headers, tuple(rows), caption, describe(self.statistics, self.parts), words)]
+        return Table(("label, probability", "before", "after", "change"), tuple(rows))
 
 
 @torch.no_grad()
@@ -184,51 +160,13 @@ def ablate(
     Raises:
         UsageError: a model without a head, what `edited_heads` refuses, or what the model refuses.
     """
-    heads = _heads_with_logits(model)
-    given, targets = _split_labels(model, inputs)
+    heads = heads_with_logits(model)
+    given, targets = split_labels(model, inputs)
     with evaluating(model):
-        before = _logits(model, (), "live", None, given)
-        after = _logits(model, edits, statistics, given if reference is None else reference, given)
+        before = logits_of(model, (), "live", None, given)
+        after = logits_of(model, edits, statistics, given if reference is None else reference, given)
     descriptions = tuple(heads.describe(edit) for edit in edits)
     return AblationResult(tuple(edits), descriptions, heads.describe_parts(), statistics, targets, before, after)
-
-
-@torch.no_grad()
-def rank_heads(
-    model: SmhtPreTrainedModel,
-    statistics: str = "live",
-    *,
-    parts: tuple[str, ...] | None = None,
-    track: Callable[[Sequence[Drop]], Iterable[Drop]] = iter,
-    **inputs: Any,
-) -> HeadRanking:
-    """Drop every head of every block by itself and rank them by how much the loss grows.
-
-    Takes a run a head, two with held statistics.
-
-    Args:
-        model: as in `ablate`.
-        statistics: `live` or `held`, see `edited_heads`.
-        parts: of each head what to drop; all that it has if not given. Heads without any of them are left out.
-        track: passes the edits on as they are tried, such as `rich.progress.track`, which draws a bar.
-        **inputs: as in `ablate`.
-
-    Raises:
-        UsageError: what `ablate` refuses, or inputs with nothing to predict.
-    """
-    heads = _heads_with_logits(model)
-    given, targets = _split_labels(model, inputs)
-    if targets is None or not (targets != IGNORED).any():
-        raise UsageError("heads are ranked by their loss, and there is nothing to predict: give more tokens, or labels")
-    with evaluating(model):
-        loss = _loss(model, (), "live", given, targets)
-        effects = []
-        for drop in track(heads.every_head(parts)):
-            without = _loss(model, (drop,), statistics, given, targets)
-            effects.append(HeadEffect(drop.stack, drop.layer, drop.head, without, without - loss))
-    effects.sort(key=lambda effect: -effect.change)
-    count = int((targets != IGNORED).sum())
-    return HeadRanking(tuple(effects), loss, statistics, heads.describe_parts(parts), count)
 
 
 def describe(statistics: str, parts: str) -> str:
@@ -237,13 +175,18 @@ def describe(statistics: str, parts: str) -> str:
     return f"norms' statistics {statistics} ({run}); of each head: {parts}"
 
 
-def _heads_with_logits(model: SmhtPreTrainedModel) -> ModelHeads:
+def heads_with_logits(model: SmhtPreTrainedModel) -> ModelHeads:
+    """The model's heads.
+
+    Raises:
+        UsageError: a model without a head of its own, whose output is no logits.
+    """
     if not hasattr(model, "lm_head") and not hasattr(model, "score"):
         raise UsageError(f"there is no loss to see change: {type(model).__name__} has no head; edited_heads takes it")
     return ModelHeads(model)
 
 
-def _split_labels(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+def split_labels(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
     """What the forward takes without labels, and what each position of the logits has to predict."""
     given = {"use_cache": False, **inputs}
     labels = given.pop("labels", None)
@@ -270,21 +213,22 @@ def _next_tokens(ids: Tensor | None, mask: Tensor | None) -> Tensor | None:
     return targets
 
 
-def _logits(model: Any, edits: Sequence[HeadEdit], statistics: str, reference: Any, given: dict[str, Any]) -> Tensor:
+def logits_of(model: Any, edits: Sequence[HeadEdit], statistics: str, reference: Any, given: dict[str, Any]) -> Tensor:
+    """What the edited model gives for these inputs, see `ablate`."""
     with edited_heads(model, edits, statistics, reference):
         return model(**given).logits
 
 
-def _loss(model: Any, edits: Sequence[HeadEdit], statistics: str, given: dict[str, Any], targets: Tensor) -> float:
-    loss = _mean(_losses(_logits(model, edits, statistics, None, given), targets), targets)
-    assert loss is not None
-    return loss
-
-
-def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each target in nats, shaped like `targets`; 0 where there is none."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=IGNORED)
     return losses.view(targets.shape)
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Softmax over the last axis, in fp32 or better."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
 
 
 def _mean(losses: Tensor | None, targets: Tensor | None) -> float | None:

@@ -9,6 +9,7 @@ from smht.explorer.heat_maps import number
 from smht.explorer.markup import paragraph
 from smht.explorer.reading import Reading
 from smht.explorer.section import LAST, Choice, Section, kept, places, resolve
+from smht.inspection import Swap
 
 _OFFERED = 30
 _NOTHING = ""
@@ -55,7 +56,10 @@ class Contributions(Section):
         what = f"Score of {outcome}" + (f" less that of {against}" if len(numbers) == 2 else "")
         bars = [Bar(f"head {head}", value, (number(value),)) for head, value in enumerate(parts[:, 0].tolist())]
         bars.append(Bar("sum", 0.0, (number(float(sums[0])),), is_total=True))
-        return bar_table(what, ("chunk", "adds"), bars) + paragraph(f"{split.note[:1].upper()}{split.note[1:]}.")
+        # A swapped head's words come from another chunk than they arrive in.
+        is_swapped = any(isinstance(edit, Swap) for edit in reading.edits)
+        note = "chunks are of the last hidden state only: swapped heads mix them before" if is_swapped else split.note
+        return bar_table(what, ("chunk", "adds"), bars) + paragraph(f"{note[:1].upper()}{note[1:]}.")
 
 
 def _likeliest(reading: Reading, place: int) -> list[str]:

@@ -59,4 +59,4 @@ def _overview(reading: Reading, chosen: Step | None) -> str:
         f'<td class="text">{words(step.formula)}</td><td>({", ".join(map(str, step.shape))})</td>'
         for step in reading.trace.steps
     ]
-    return table("All steps", [heading_cells(("step", "formula", "shape"))], rows)
+    return table("All steps", [heading_cells(("step", "formula", "shape"), ("formula",))], rows)

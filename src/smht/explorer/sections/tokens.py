@@ -18,18 +18,24 @@ class Tokens(Section):
 
     name = "tokens"
     heading = "Tokens and probabilities"
-    lead = "The text as the model reads it. The bluer a token, the more probable it was, given those before it."
+    lead = (
+        "The text as the model reads it, and what it makes of it. The bluer a token, the more probable it was, given "
+        "those before it; a classifier predicts labels alone."
+    )
 
     def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
         """After which token."""
         longest = max(readings, key=lambda reading: len(reading.ids))
-        return kept([Choice("What comes after token", places(longest.tokens), LAST)], values)
+        after = (("the text", LAST),) if longest.subject.labels_texts else places(longest.tokens)
+        return kept([Choice("What comes after token", after, LAST)], values)
 
     def show(self, reading: Reading, values: Sequence[Any]) -> str:
         """A line of tokens, the loss, and the likeliest outcomes."""
         parts = [_line_of_tokens(reading)]
         if reading.loss is not None:
             parts.append(paragraph(_loss(reading)))
+        if reading.edits:
+            parts.append(paragraph(reading.subject.describe_edits(reading.edits, reading.statistics), "fine"))
         if reading.subject.labels_texts:
             parts.append(outcomes(reading, 0, "Labels of the text"))
         elif reading.subject.writes:
@@ -48,7 +54,7 @@ def outcomes(reading: Reading, place: int, caption: str) -> str:
     for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
         cells = (f"{value:.2%}",) if before is None else (f"{value:.2%}", f"{float(before[index]):.2%}")
         bars.append(Bar(reading.subject.outcomes[index], value, cells))
-    headings = ("outcome", "probability") if before is None else ("outcome", "probability", "with all heads")
+    headings = ("outcome", "probability") if before is None else ("outcome", "probability", "unedited")
     return bar_table(caption, headings, bars)
 
 
@@ -56,7 +62,7 @@ def _loss(reading: Reading) -> str:
     count = len(reading.ids) - 1
     text = f"Loss: {reading.loss:.4f} nats a token over {count:,} token{'s' * (count != 1)}"
     if reading.whole is not None and reading.whole.loss is not None and reading.loss is not None:
-        text += f"; with all heads {reading.whole.loss:.4f}, a change of {signed(reading.loss - reading.whole.loss)}"
+        text += f"; unedited {reading.whole.loss:.4f}, a change of {signed(reading.loss - reading.whole.loss)}"
     return text + "."
 
 
@@ -85,7 +91,7 @@ def _table_of_tokens(reading: Reading) -> str:
             f'<th scope="row">{place}</th><td class="text">{token(name)}</td>'
             f"<td>{index}</td><td>{said}</td><td>{rank}</td>"
         )
-    head = [heading_cells(("place", "token", "id", "probability", "rank"))]
+    head = [heading_cells(("place", "token", "id", "probability", "rank"), ("token",))]
     return f"<details><summary>All tokens in numbers</summary>{table('Tokens in numbers', head, rows)}</details>"
 
 
