@@ -59,6 +59,7 @@ def test_every_command_is_there() -> None:
         "explorer",
         "generate",
         "heads",
+        "plan",
         "predict",
         "presets",
         "runs",

@@ -92,9 +92,7 @@ def kill_until_it_ends(
         found = find_checkpoint(checkpoints) if checkpoints.exists() else None
         assert found is None or not found.damaged, found
         logged = rows(run)
-        print(
-            f"rank {rank} killed {seconds:.1f} s after it began, step {logged[-1]['step'] if logged else 0}", flush=True
-        )
+        print(f"rank {rank} killed after step {logged[-1]['step'] if logged else 0} of {run.name}", flush=True)
     return kills
 
 

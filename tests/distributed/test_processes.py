@@ -1,7 +1,9 @@
 """Processes agree on what to do, and on errors: told once, with the number of the rank that has it."""
 
+import random
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from helpers import agreement as programs
 from helpers.processes import Worlds
 from smht.distributed import lost
 from smht.distributed.launch import warning_about_cores
+from smht.distributed.meeting import meet
 from smht.distributed.processes import Processes
+from smht.errors import SmhtError
 
 RANKS = 4
 
@@ -90,6 +94,28 @@ def test_those_that_are_left_name_the_lost(monkeypatch: pytest.MonkeyPatch, left
     for thread in threads:
         thread.join()
     assert said == dict.fromkeys(left, (says, min(left)))
+
+
+def test_ranks_that_meet_again_share_nothing_with_the_lost() -> None:
+    """As under torchrun, whose store outlives its workers: a rank dies in the middle of meeting, too."""
+    store = HashStore()
+    store.set("smht/hello/1", "drawn by a process that is gone")
+    for meeting in range(3):
+        # In any order: the first waits for those that come late.
+        order = random.Random(meeting).sample(range(3), 3)
+        with ThreadPoolExecutor(3) as threads:
+            coming = {rank: threads.submit(meet, store, rank, 3, 20) for rank in order}
+        met = [coming[rank].result() for rank in range(3)]
+        assert not met[0].check(["address"])
+        met[1].set("address", f"of meeting {meeting}")
+        assert [own.get("address") for own in met] == [f"of meeting {meeting}".encode()] * 3
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    store = HashStore()
+    store.set("smht/hello/2", "drawn by a process that is gone")
+    with pytest.raises(SmhtError, match=r"ranks 1, 2 of 3 did not come in 0\.1 s"):
+        meet(store, 0, 3, 0.1)
 
 
 def test_one_process_talks_to_nobody() -> None:

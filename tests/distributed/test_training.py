@@ -109,3 +109,36 @@ def test_bad_input_is_told_once(world: Worlds, folder: Path, arguments: list[str
     check_error_line(told.err, says)
     assert (told.out, other.out, other.err) == ("", "", "")
     assert not (folder / "bad").exists()
+
+
+def test_ranks_with_other_code(world: Worlds, folder: Path) -> None:
+    words = ["train", "text.txt", *TINY, *FOUR_STEPS, "--output", "coded"]
+    told, other = world.run(2, programs.on_rank, str(folder), words, True)
+    assert (told.code, other.code, other.err) == (2, 2, "")
+    check_error_line(told.err, ("on rank 1 of 2: smht's code is 111111111111 here and 000000000000 on rank 0",))
+    assert not (folder / "coded").exists()
+
+
+def test_ranks_with_other_data(world: Worlds, tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"text{rank}.txt").write_text(programs.TEXT[rank:])
+    told, other = train(world, tmp_path, "two", "text{rank}.txt", *TINY, *FOUR_STEPS, "--output", "bad", code=2)
+    check_error_line(told.err, "on rank 1 of 2: the text's SHA-256 is")
+    assert other.err == "" and not (tmp_path / "bad").exists()
+
+
+def test_ranks_with_other_settings(world: Worlds, folder: Path) -> None:
+    told, _ = train(world, folder, "two", "text.txt", *TINY, *FOUR_STEPS, "--seed", "{rank}", "--output", "bad", code=2)
+    check_error_line(told.err, "on rank 1 of 2: the settings' SHA-256 is")
+    assert not (folder / "bad").exists()
+
+
+def test_a_run_folder_that_is_not_shared(world: Worlds, tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "text.txt").write_text(programs.TEXT)
+    words = ("text.txt", *TINY, *FOUR_STEPS, "--output", "bad")
+    told, other = train(world, tmp_path / "{rank}", "two", *words, code=2)
+    said = told.err.splitlines(keepends=True)[-1]  # what the run will take is said before
+    check_error_line(said, (f"on rank 1 of 2: {tmp_path}/1/bad is not the folder that rank 0 writes to",))
+    assert other.err == "" and not list(tmp_path.glob("*/bad"))

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager, chdir
+from contextlib import AbstractContextManager, chdir, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +12,7 @@ from helpers.command_line import FOUR_STEPS, TINY, Result, smht
 from smht.distributed import processes as module
 from smht.distributed.processes import Processes
 from smht.distributed.ranks import Ranks
+from smht.training import together
 from smht.training import train as training
 from smht.training.calibration import Calibration
 
@@ -20,8 +21,12 @@ SECONDS = 240
 TEXT = "the split heads of a block return to the range\n" * 60
 
 
-def on_rank(ranks: Ranks, folder: str, arguments: list[str]) -> Result:
-    """`smht` as a launcher would call it on this rank, in a folder."""
+def on_rank(ranks: Ranks, folder: str, arguments: list[str], with_other_code: bool = False) -> Result:
+    """`smht` as a launcher would call it on this rank, in a folder; `{rank}` in either is the rank.
+
+    Ranks but the first may have other code than that.
+    """
+    folder, *arguments = [word.replace("{rank}", str(ranks.rank)) for word in (folder, *arguments)]
     environment = {
         "RANK": str(ranks.rank),
         "LOCAL_RANK": str(ranks.rank),
@@ -34,6 +39,7 @@ def on_rank(ranks: Ranks, folder: str, arguments: list[str]) -> Result:
         chdir(folder),
         untimed(),
         patch.dict(os.environ, environment),
+        patch.object(together, "code_hash", lambda: str(ranks.rank) * 64) if with_other_code else nullcontext(),
         patch.object(module, "join_processes", lambda *arguments: Processes()),
         patch.object(module, "leave_processes", lambda: None),
     ):

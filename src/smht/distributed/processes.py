@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 import smht
 from smht.distributed.launch import started_by_a_launcher
+from smht.distributed.meeting import meet
 from smht.distributed.mesh import Mesh
 from smht.errors import SmhtError, UsageError, first_line
 
@@ -172,14 +175,20 @@ def join_processes(device: str | None, timeout: float) -> Processes:
     if uses_gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    patience = timedelta(seconds=timeout)
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if uses_gpus else "gloo", timeout=timedelta(seconds=timeout))
+        store, rank, size = next(rendezvous("env://", timeout=patience))
+        store = meet(store, rank, size, timeout)
+        backend = "cpu:gloo,cuda:nccl" if uses_gpus else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     except dist.DistNetworkError as error:
         if "EADDRINUSE" in str(error):
             raise UsageError(f"{where} is in use by another program: choose another MASTER_PORT") from None
         raise SmhtError(f"rank {os.environ['RANK']} cannot reach {where}: {first_line(error)}") from None
     except (dist.DistStoreError, ValueError) as error:
         raise SmhtError(f"rank {os.environ['RANK']} waited in vain at {where}: {first_line(error)}") from None
+    except RuntimeError as error:
+        raise SmhtError(f"rank {os.environ['RANK']} lost the others at {where}: {first_line(error)}") from error
     return Processes()
 
 
@@ -195,6 +204,12 @@ def as_if_alone(mesh: Mesh) -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def keep_constants_home(model: torch.nn.Module) -> None:
+    """Keep DistributedDataParallel from sending buffers at every step: a model's are constants of its architecture."""
+    names = [name for name, _ in model.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
 
 def leave_processes() -> None:

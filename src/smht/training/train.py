@@ -1,5 +1,6 @@
 """A run from its first step, or from where it stopped, to its result."""
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,12 @@ def begin(
             files.fill_folder(run.path, lambda folder: _fill_new_run(RunFolder(folder), prepared, record, distillation))
 
     processes.first(make_folder)
-    check_shared(run, processes)
+    try:
+        check_shared(run, processes)
+    except SmhtError:
+        if processes.is_first:
+            shutil.rmtree(run.path)  # as if nothing had been asked for
+        raise
     with locked_by_first(run, processes):
         keep_start = asked["from_run"] is not None
         return _train(run, run.read_record(), prepared, None, console, distillation, processes, keep_start)

@@ -14,7 +14,7 @@ from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
-from smht.distributed.processes import Processes
+from smht.distributed.processes import Processes, keep_constants_home
 from smht.errors import SmhtError
 from smht.tasks.task import Examples, Score
 from smht.training.checkpoint import write_checkpoint
@@ -131,6 +131,8 @@ class SmhtTrainer(Trainer):
         self._parametrisation = optimisation.parametrisation
         self._checkpoints = checkpoints
         self._keep = keep
+        if self._processes.size > 1:
+            keep_constants_home(model)
         super().__init__(
             model=model,
             args=optimisation.to_arguments(checkpoints),
