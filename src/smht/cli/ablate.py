@@ -70,7 +70,7 @@ def ablate(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Drop, freeze or swap heads, and see what changes: loss and text, or labels."""
+    """Drop, freeze or swap heads, and see what changes."""
     quieten_libraries()
     from smht.training.run_folder import RunFolder
 
