@@ -46,27 +46,19 @@ class Contestant:
     recipe: Recipe
 
 
-def split_config(vocab_size: int) -> SmhtConfig:
+def split_config(vocab_size: int, width: int = 128) -> SmhtConfig:
     """The split model."""
     return SmhtConfig(
         vocab_size=vocab_size,
-        hidden_size=128,
+        hidden_size=width,
         num_hidden_layers=4,
         num_attention_heads=4,
-        intermediate_size=512,
+        intermediate_size=4 * width,
         max_position_embeddings=CONTEXT,
         position_embedding="rotary",
         mixing="shuffle",
         tie_word_embeddings=True,
     )
-
-
-def small_dense_config(vocab_size: int) -> SmhtConfig:
-    """A dense model with about as many parameters as the split one."""
-    config = dense_twin(split_config(vocab_size))
-    config.hidden_size //= 2
-    config.intermediate_size //= 2
-    return config
 
 
 CONTESTANTS = {
@@ -76,7 +68,7 @@ CONTESTANTS = {
         lambda size: SmhtForCausalLM(dense_twin(split_config(size))), Recipe(8e-3, BATCH_SIZE, steps=900)
     ),
     "a dense model as small": Contestant(
-        lambda size: SmhtForCausalLM(small_dense_config(size)), Recipe(7e-3, BATCH_SIZE, steps=900)
+        lambda size: SmhtForCausalLM(dense_twin(split_config(size, width=64))), Recipe(7e-3, BATCH_SIZE, steps=900)
     ),
 }
 

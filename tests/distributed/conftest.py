@@ -5,7 +5,6 @@ import pytest
 
 from helpers.processes import Worlds
 
-
 # As `make test` has it: else accelerate warns in every rank that it chooses for itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
