@@ -78,8 +78,10 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_server_says_where_it_is_answers_there_only_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    # What is started in the background of a shell begins with this signal ignored.
     code = (
-        "import sys; sys.argv = ['smht', 'explorer', '--no-browser', '--json']; from smht.cli.main import main; main()"
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "sys.argv = ['smht', 'explorer', '--no-browser', '--json']; from smht.cli.main import main; main()"
     )
     home = tmp_path / "home"
     home.mkdir()
