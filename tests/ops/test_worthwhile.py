@@ -69,6 +69,12 @@ def test_nothing_is_refused(op: str, dtype: torch.dtype) -> None:
         assert not is_worthwhile(op, shape, dtype)
 
 
+@pytest.mark.parametrize(("tokens", "width", "pays"), [(128, 8, True), (127, 8, False), (128, 0, False), (0, 8, False)])
+def test_the_loss_of_few_tokens_is_left_to_pytorch(tokens: int, width: int, pays: bool) -> None:
+    arguments = (torch.empty(tokens, width), torch.empty(10, width), torch.zeros(tokens, dtype=torch.int64), -100)
+    assert cpu_backend.WORTHWHILE["linear_cross_entropy"].holds(arguments) == pays
+
+
 @pytest.mark.parametrize("op", SPLIT_OPS)
 def test_autocast_counts_as_its_own_type(op: str) -> None:
     shape = (4, 512, 12, 128)

@@ -223,7 +223,7 @@ def _attention_pays(arguments: tuple[Any, ...]) -> bool:
 
 def _loss_pays(arguments: tuple[Any, ...]) -> bool:
     hidden = arguments[0]
-    return hidden.numel() >= 128 * hidden.shape[-1]
+    return 0 < 128 * hidden.shape[-1] <= hidden.numel()
 
 
 WORTHWHILE: dict[str, Worth] = {
