@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from helpers.errors import refused
 from helpers.hugging_face import random_tokens
 from helpers.layers import randomize
+from smht.inspection import Drop, Swap, edited_heads
 from smht.inspection.head_logits import head_logits
 from smht.models import SmhtConfig, SmhtForCausalLM, SmhtForSeq2SeqLM, SmhtForSequenceClassification, SmhtModel
 
@@ -120,6 +121,19 @@ def test_what_the_contributions_mean_is_said(fields: dict[str, Any], is_by_linea
     found = head_logits(make(model_class, **fields), **inputs)
     assert found.is_by_lineage == is_by_lineage
     assert says in found.note
+
+
+@pytest.mark.parametrize(("what", "is_by_lineage"), [("outputs", False), ("weights", True)])
+def test_heads_that_write_in_each_others_chunks_end_the_lineage(what: Any, is_by_lineage: bool) -> None:
+    model = make()
+    tokens = random_tokens()
+    with edited_heads(model, [Swap(0, 0, 1, what=what)]):
+        found = head_logits(model, input_ids=tokens)
+    assert found.is_by_lineage == is_by_lineage
+    assert ("heads 0 and 1 write in each other's chunks" in found.note) != is_by_lineage
+    with edited_heads(model, [Drop(0, 0)]):
+        assert head_logits(model, input_ids=tokens).is_by_lineage
+    assert head_logits(model, input_ids=tokens).is_by_lineage
 
 
 def test_other_heads() -> None:

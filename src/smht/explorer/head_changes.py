@@ -8,7 +8,7 @@ from smht.errors import UsageError
 from smht.inspection import Drop, DropLineage, Freeze, Swap
 from smht.inspection.edited_heads import STATISTICS
 from smht.inspection.head_edits import HeadEdit, ModelHeads
-from smht.inspection.head_logits import lineage
+from smht.inspection.lineage import lineage
 from smht.models import SmhtPreTrainedModel
 
 LIVE, HELD = STATISTICS

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ Pieces = list[Tensor]
 Site = tuple[str, int, str]
 """Stack, layer and part."""
 
-_edited: WeakSet[nn.Module] = WeakSet()
+_edited: WeakKeyDictionary[nn.Module, tuple[HeadEdit, ...]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -66,9 +66,9 @@ def edited_heads(
     heads = ModelHeads(model)
     heads.check(edits)
     frozen = _reference_values(model, heads, edits, reference)
-    _edited.add(model)
+    _edited[model] = tuple(edits)
     with ExitStack() as hooks:
-        hooks.callback(_edited.discard, model)
+        hooks.callback(_edited.pop, model)
         editor = _Editor(heads, hooks)
         editor.hook_weights(edits)
         editor.hook_outputs(edits, frozen)
@@ -76,6 +76,11 @@ def edited_heads(
             editor.hook_norms()
         editor.hook_lineages(edits)
         yield
+
+
+def edits_of(model: nn.Module) -> tuple[HeadEdit, ...]:
+    """What is being done to the model's heads at the moment: none outside of `edited_heads`."""
+    return _edited.get(model, ())
 
 
 @dataclass

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from smht.errors import UsageError, did_you_mean
-from smht.inspection.head_logits import lineage
+from smht.inspection.lineage import lineage
 from smht.layers.block import Block
 from smht.models import SmhtPreTrainedModel
 

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from smht.errors import UsageError
 from smht.inspection.display import Displayed, Table, signed
+from smht.inspection.edited_heads import edits_of
+from smht.inspection.head_edits import Swap
+from smht.inspection.lineage import ONLY_LAST, lineage
 from smht.inspection.recording import evaluating
-from smht.layers.block import SPLITTABLE
-from smht.models import SmhtConfig, SmhtPreTrainedModel
+from smht.models import SmhtPreTrainedModel
 
 _MOST_ROWS = 8
 
@@ -96,7 +98,7 @@ def head_logits(model: SmhtPreTrainedModel, tokens: Tensor | None = None, **inpu
     heads = model.config.num_attention_heads
     hidden = kept[-1].unflatten(-1, (heads, -1))
     contributions = torch.einsum("...hk,vhk->...hv", hidden, weight.unflatten(-1, (heads, -1)))
-    is_by_lineage, note = lineage(model.config)
+    is_by_lineage, note = _lineage(model)
     logits = torch.nn.functional.linear(kept[-1], weight)
     return HeadLogits(contributions, logits, is_by_lineage, note, tokens)
 
@@ -111,15 +113,9 @@ def _rows(weight: Tensor, tokens: Tensor | None) -> Tensor:
     return weight[tokens]
 
 
-def lineage(config: SmhtConfig) -> tuple[bool, str]:
-    """Whether chunk `h` of the last hidden state comes from that of the embeddings alone; and why, in a sentence."""
-    only_last = "chunks are of the last hidden state only"
-    if set(config.split) != set(SPLITTABLE):
-        missing = ", ".join(name for name in SPLITTABLE if name not in config.split)
-        return False, f"{only_last}: the dense projections ({missing}) mix them before"
-    if config.mixing != "none" and max(config.num_hidden_layers, config.num_decoder_layers or 0) > 1:
-        return False, f"{only_last}: {config.mixing} mixing deals channels anew in each block"
-    own = "each chunk comes from its own chunk of the embeddings"
-    if config.norm_scope == "head":
-        return True, f"{own} alone"
-    return True, f"{own}, but for the mean and variance in each LayerNorm"
+def _lineage(model: SmhtPreTrainedModel) -> tuple[bool, str]:
+    """The model's, as its heads are edited at the moment."""
+    for edit in edits_of(model):
+        if isinstance(edit, Swap) and edit.what == "outputs":
+            return False, f"{ONLY_LAST}: heads {edit.head} and {edit.other} write in each other's chunks"
+    return lineage(model.config)
