@@ -115,8 +115,8 @@ def _results(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
 
 def _curves(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
     text = (
-        "Mean over seeds; the band reaches from the lowest seed to the highest. The first part, which is steep, is "
-        "left out. A cross ends a trial that failed or diverged."
+        "Mean over seeds, as far as all of them go; the band reaches from the lowest seed to the highest. The first "
+        "part, which is steep, is left out. A cross ends a trial that failed or diverged."
     )
     gallery = _gallery(draw_curves(summary.outcomes, styles), styles)
     return [Paragraph(text), *gallery] if gallery else [Paragraph("No final trial has a curve yet.")]
