@@ -46,3 +46,11 @@ def test_chunks_with_norms_of_their_own_stay_alone(tmp_path: Path, monkeypatch: 
     assert len(held) == len(live) == 8
     assert held[:4] == [0.0] * 4 and all(value > 1 for value in held[5:])
     assert live[:2] == [0.0] * 2 and all(value > 0 for value in live[2:])
+
+
+def test_softmax_of_unscaled_scores_stops_answering_as_heads_grow() -> None:
+    with benchmark("score_scale") as score_scale:
+        scaled = [score_scale.responsiveness(width, 200, width**-0.5) for width in (8, 256)]
+        unscaled = [score_scale.responsiveness(width, 200, 1.0) for width in (8, 256)]
+    assert scaled[1] == pytest.approx(scaled[0], rel=0.05)
+    assert unscaled[1] < unscaled[0] / 2 < scaled[0]
