@@ -13,6 +13,7 @@ from helpers.command_line import check_error_line, smht, succeed
 from smht import SmhtConfig, __version__
 from smht.cli.architecture import FLAGS
 from smht.cli.compare import compare
+from smht.cli.comparison_options import TRAINING
 from smht.cli.main import app
 from smht.cli.scaling import scaling
 from smht.cli.train import train
@@ -153,10 +154,9 @@ def test_flags_offer_what_the_library_knows() -> None:
     assert set(choices["dtype"]) == set(DTYPES)
     assert set(choices["task"]) == set(TASKS)
     assert set(choices["parametrisation"]) == set(PARAMETRISATIONS)
+    for name in ("tokenizer", "errors", "device", "parametrisation"):
+        assert get_args(get_args(TRAINING[name])[0]) == choices[name]
     for command in (compare, scaling):
-        hints = get_type_hints(command)
-        for name in ("tokenizer", "errors", "device", "parametrisation"):
-            assert get_args(get_args(hints[name])[0]) == choices[name]
         text = " ".join(succeed(command.__name__, "--help").out.split()).replace("- ", "-")
         for word in (*BASES, *WORDS, *SETS, *SIZES, *LENGTHS):
             assert word in text

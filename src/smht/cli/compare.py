@@ -1,6 +1,5 @@
 """`smht compare`."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 @with_architecture
+@options.with_training
 def compare(
     call: typer.Context,
-    texts: options.Texts = None,
     *,
     variants: options.Variants = None,
     budget: Annotated[
@@ -51,37 +50,11 @@ def compare(
     output: Annotated[
         Path | None, option("Comparison", "The folder; the same command goes on there.", default="comparisons/NAME")
     ] = None,
-    dataset: options.Dataset = None,
-    validation: options.Validation = None,
-    validation_fraction: options.ValidationFraction = None,
-    errors: options.Errors = None,
-    tokenizer: options.Tokenizer = None,
-    vocab_size: options.VocabSize = None,
-    context: options.Context = None,
-    batch_size: options.BatchSize = None,
-    device: options.Device = None,
-    parametrisation: options.Parametrisation = None,
-    seed: options.Seed = None,
-    preset: options.Preset = None,
     json: options.Json = False,
+    training: dict[str, Any],
     architecture: dict[str, Any],
 ) -> None:
     """Compare split and dense models at equal budgets."""
-    training = options.given(
-        texts=texts,
-        dataset=dataset,
-        validation_texts=validation,
-        validation_fraction=validation_fraction,
-        errors=errors,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        preset=preset,
-        context=context,
-        batch_size=batch_size,
-        device=device,
-        parametrisation=parametrisation,
-        seed=seed,
-    )
     chosen = options.given(seeds=seeds, rates=rates, solve_depth=solve_depth or None, lengths=lengths)
     _run(training, architecture, chosen, variants or [options.DEFAULT_VARIANTS], budget or [], output, json, call.obj)
 
@@ -103,11 +76,9 @@ def _run(
     from smht.comparison.report import check_extras, write_report
     from smht.comparison.request import CompareRequest
     from smht.comparison.variants import parse_variants
-    from smht.errors import SmhtError, UsageError
+    from smht.errors import SmhtError
     from smht.training.request import TrainRequest
 
-    if {"validation_texts", "validation_fraction"} <= training.keys():
-        raise UsageError("--validation and --validation-fraction exclude each other: give one of them")
     if "lengths" in chosen:
         chosen["lengths"] = parse_multiples(chosen["lengths"])
     parsed = parse_variants(variants), parse_budgets(budgets)
@@ -123,14 +94,7 @@ def _run(
         console = result_console()
         console.print(_table(rows))
         console.print(f"\nreport: {outcome.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
-    if outcome.status == "interrupted":
-        progress_console().print(
-            f"stopped, and saved in {outcome.folder}; go on with: {shlex.join(['smht', *command])}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130)
+    options.stop_where_interrupted(outcome.status, outcome.folder, command)
     nothing = [row["name"] for row in rows if not row["finished"]]
     if nothing:
         raise SmhtError(f"no final training of {' and '.join(nothing)} came to its end: results.jsonl says why")

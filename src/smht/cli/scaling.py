@@ -1,6 +1,5 @@
 """`smht scaling`."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 
 @with_architecture
+@options.with_training
 def scaling(
     call: typer.Context,
-    texts: options.Texts = None,
     *,
     variants: options.Variants = None,
     sizes: Annotated[
@@ -70,37 +69,11 @@ def scaling(
         Path | None,
         option("Comparison", "The folder; the same command goes on there.", default="comparisons/scaling-NAME"),
     ] = None,
-    dataset: options.Dataset = None,
-    validation: options.Validation = None,
-    validation_fraction: options.ValidationFraction = None,
-    errors: options.Errors = None,
-    tokenizer: options.Tokenizer = None,
-    vocab_size: options.VocabSize = None,
-    context: options.Context = None,
-    batch_size: options.BatchSize = None,
-    device: options.Device = None,
-    parametrisation: options.Parametrisation = None,
-    seed: options.Seed = None,
-    preset: options.Preset = None,
     json: options.Json = False,
+    training: dict[str, Any],
     architecture: dict[str, Any],
 ) -> None:
     """Fit laws of loss over size, and find where they cross."""
-    training = options.given(
-        texts=texts,
-        dataset=dataset,
-        validation_texts=validation,
-        validation_fraction=validation_fraction,
-        errors=errors,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        preset=preset,
-        context=context,
-        batch_size=batch_size,
-        device=device,
-        parametrisation=parametrisation,
-        seed=seed,
-    )
     ratio = tokens_per_parameter
     chosen = options.given(seeds=seeds, rates=rates, solve_depth=solve_depth or None, tokens_per_parameter=ratio)
     ladder = {"sizes": sizes or [], "search_at": search_at or "every"}
@@ -138,8 +111,6 @@ def _run(
     from smht.errors import SmhtError, UsageError
     from smht.training.request import TrainRequest
 
-    if {"validation_texts", "validation_fraction"} <= training.keys():
-        raise UsageError("--validation and --validation-fraction exclude each other: give one of them")
     if budgets and "tokens_per_parameter" in chosen:
         raise UsageError("--budget and --tokens-per-parameter both say how long to train: give one of them")
     parsed, sizes = parse_variants(variants), parse_sizes(ladder["sizes"], LEAST_SIZES)
@@ -161,14 +132,7 @@ def _run(
         for line in tell_crossings(found):
             console.print(f"\n{line.text}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"\nreport: {climbed.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
-    if climbed.status == "interrupted":
-        progress_console().print(
-            f"stopped, and saved in {climbed.folder}; go on with: {shlex.join(['smht', *command])}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130)
+    options.stop_where_interrupted(climbed.status, climbed.folder, command)
     if found.unfitted:
         raise SmhtError(f"no law of {' and '.join(found.unfitted)}: too few sizes have a result; report.md says why")
 
