@@ -155,7 +155,8 @@ def test_flags_offer_what_the_library_knows() -> None:
     assert set(choices["task"]) == set(TASKS)
     assert set(choices["parametrisation"]) == set(PARAMETRISATIONS)
     for name in ("tokenizer", "errors", "device", "parametrisation"):
-        assert get_args(get_args(TRAINING[name])[0]) == choices[name]
+        kinds, _ = get_args(TRAINING[name])
+        assert get_args(get_args(kinds)[0]) == choices[name]
     for command in (compare, scaling):
         text = " ".join(succeed(command.__name__, "--help").out.split()).replace("- ", "-")
         for word in (*BASES, *WORDS, *SETS, *SIZES, *LENGTHS):
