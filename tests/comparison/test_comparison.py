@@ -371,6 +371,7 @@ def test_a_disk_that_is_too_small(text: Path, tmp_path: Path, monkeypatch: pytes
         ({"budget": "width=16,tokens=640"}, "was begun with size.kind = parameters, not width"),
         ({"batch_size": 4}, "batch_size = 2, not 4"),
         ({"rates": 5}, "rates = 3, not 5"),
+        ({"search_share": 1.0}, "search_share = 0.2, not 1.0"),
         ({"context": 8}, "context = 16, not 8"),
         ({"tokenizer": "char"}, "tokenizer.kind = byte, not char"),
         ({"solve_depth": True}, "solve_depth = False, not True"),

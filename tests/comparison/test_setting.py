@@ -41,6 +41,13 @@ def test_a_trial_of_the_search_is_a_fifth_as_long(text: Path) -> None:
         assert (search.evaluations, final.evaluations) == (1, 10)
 
 
+@pytest.mark.parametrize(("share", "steps"), [(1.0, 20), (0.5, 10), (0.01, 1)])
+def test_rates_can_be_tried_for_longer(text: Path, share: float, steps: int) -> None:
+    setting = prepare(make_request(text, budget="tokens=640", search_share=share))
+    search, final = setting.search_trials(1.0)[0], setting.final_trials(0, {"split+shuffle": 0.1})[0]
+    assert (search.steps, final.steps) == (steps, 20)
+
+
 def test_a_variant_without_a_rate_has_no_final_training(text: Path) -> None:
     setting = prepare(make_request(text))
     assert [trial.variant for trial in setting.final_trials(0, {"dense": 0.1})] == ["dense"]
@@ -107,6 +114,9 @@ def test_a_text_that_is_not_there(tmp_path: Path) -> None:
         ({"seeds": -1}, ("seeds = -1 must be from 1",)),
         ({"rates": 0}, ("rates = 0 must be from 1 to 25",)),
         ({"rates": 26}, ("rates = 26 must be from 1 to 25",)),
+        ({"search_share": 0.0}, ("search_share = 0.0 must be above 0 and at most 1",)),
+        ({"search_share": 1.5}, ("search_share = 1.5 must be above 0 and at most 1",)),
+        ({"search_share": float("nan")}, ("search_share = nan",)),
         ({"seed": 2**32 - 1}, ("seed = 4294967295 and 1 after it pass",)),
         ({"batch_size": 0}, ("batch_size = 0",)),
         ({"architecture": {"split": ()}}, ("variants say what split is: leave --split out",)),

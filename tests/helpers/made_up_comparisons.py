@@ -143,6 +143,7 @@ def _record(variants: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
             "size": {"kind": "parameters", "amount": 800_000},
             "length": {"kind": "tokens", "amount": 1_536_000},
             "rates": len(RATES),
+            "search_share": 0.2,
             "context": 64,
             "batch_size": 16,
             "data": {"training": "11" * 32, "validation": "22" * 32},

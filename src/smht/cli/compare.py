@@ -34,10 +34,8 @@ def compare(
         ),
     ] = None,
     seeds: options.Seeds = None,
-    rates: Annotated[
-        int | None,
-        option("Comparison", "Learning rates to try for each, on a fifth of the length; 1 for no search.", default="5"),
-    ] = None,
+    rates: options.Rates = None,
+    search_share: options.SearchShare = None,
     lengths: Annotated[
         str | None,
         option(
@@ -55,7 +53,9 @@ def compare(
     architecture: dict[str, Any],
 ) -> None:
     """Compare split and dense models at equal budgets."""
-    chosen = options.given(seeds=seeds, rates=rates, solve_depth=solve_depth or None, lengths=lengths)
+    chosen = options.given(
+        seeds=seeds, rates=rates, search_share=search_share, solve_depth=solve_depth or None, lengths=lengths
+    )
     _run(training, architecture, chosen, variants or [options.DEFAULT_VARIANTS], budget or [], output, json, call.obj)
 
 

@@ -34,6 +34,14 @@ Variants = Annotated[
     ),
 ]
 Seeds = Annotated[int | None, option("Comparison", "How often to train each, with other seeds.", default="3")]
+Rates = Annotated[
+    int | None,
+    option("Comparison", "Learning rates to try for each variant; 1 for no search.", default="5"),
+]
+SearchShare = Annotated[
+    float | None,
+    option("Comparison", "How long to try each of them, as a part of the length.", metavar="PART", default="0.2"),
+]
 SolveDepth = Annotated[bool, option("Comparison", "Find the number of blocks too, from 2 to 16.", "--solve-depth")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 TRAINING: dict[str, Any] = {

@@ -48,14 +48,8 @@ def scaling(
         ),
     ] = None,
     seeds: options.Seeds = None,
-    rates: Annotated[
-        int | None,
-        option(
-            "Comparison",
-            "Learning rates to try for each variant, on a fifth of the length; 1 for no search.",
-            default="5",
-        ),
-    ] = None,
+    rates: options.Rates = None,
+    search_share: options.SearchShare = None,
     search_at: Annotated[
         Literal["every", "smallest"] | None,
         option(
@@ -74,8 +68,13 @@ def scaling(
     architecture: dict[str, Any],
 ) -> None:
     """Fit laws of loss over size, and find where they cross."""
-    ratio = tokens_per_parameter
-    chosen = options.given(seeds=seeds, rates=rates, solve_depth=solve_depth or None, tokens_per_parameter=ratio)
+    chosen = options.given(
+        seeds=seeds,
+        rates=rates,
+        search_share=search_share,
+        solve_depth=solve_depth or None,
+        tokens_per_parameter=tokens_per_parameter,
+    )
     ladder = {"sizes": sizes or [], "search_at": search_at or "every"}
     _run(
         training,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from smht.comparison.measurement import Measured
 from smht.comparison.results import TrialResult
+from smht.comparison.search import describe_share
 from smht.comparison.setting import Setting
 from smht.comparison.trial import TrialRun
 from smht.training.parametrisation import STANDARD
@@ -45,8 +46,11 @@ def announce(
     """Print the variants with their sizes, the budgets, and the time, memory and disk to expect."""
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH_OF_FILES, quiet=console.quiet)
     wide.print(_variants(setting, record, measured, wide.width))
-    seeds, rates, machine = len(record["seeds"]), record["asked"]["rates"], record["asked"]["machine"]
-    search = f"{rates} rates each on a fifth of the length, then " if rates > 1 else "no search for rates; "
+    seeds, asked = len(record["seeds"]), record["asked"]
+    rates, machine = asked["rates"], asked["machine"]
+    search = "no search for rates; "
+    if rates > 1:
+        search = f"{rates} rates each on {describe_share(asked['search_share'])}, then "
     finished = f"; {work.finished} of them are finished" if work.finished else ""
     parametrisation = setting.request.training.parametrisation
     spread = "" if parametrisation == STANDARD else f"; {parametrisation} parametrisation"

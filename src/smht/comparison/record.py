@@ -51,6 +51,7 @@ def new_record(setting: Setting, command: Sequence[str] = ()) -> dict[str, Any]:
         "length": asdict(setting.length),
         "solve_depth": setting.request.solve_depth,
         "rates": setting.request.rates,
+        "search_share": setting.request.search_share,
         "lengths": list(setting.lengths),
         "architecture": to_plain(setting.base),
         "machine": {

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from smht.comparison.budget import TOKENS_PER_PARAMETER, Budget
+from smht.comparison.search import SHARE
 from smht.comparison.variants import CHOSEN_BY_VARIANTS, Variant
 from smht.errors import UsageError
 from smht.training.request import LARGEST_SEED, TrainRequest
@@ -23,6 +24,7 @@ class CompareRequest:
         budget: what is equal between them.
         seeds: how many times to train each.
         rates: how many learning rates to try for each; 1 for its default rate and no search.
+        search_share: how long to try each of them, as a part of the length.
         solve_depth: whether the number of blocks is to choose too.
         lengths: multiples of the context, windows of which the trained models are evaluated on; if not given,
             `lengths.MULTIPLES` where the variants differ in their positions, else none.
@@ -35,6 +37,7 @@ class CompareRequest:
     budget: Budget
     seeds: int = 3
     rates: int = 5
+    search_share: float = SHARE
     solve_depth: bool = False
     lengths: tuple[float, ...] | None = None
     tokens_per_parameter: float = TOKENS_PER_PARAMETER
@@ -44,6 +47,8 @@ class CompareRequest:
         for name, value, most in (("seeds", self.seeds, 1000), ("rates", self.rates, MOST_RATES)):
             if not 1 <= value <= most:
                 raise UsageError(f"{name} = {value} must be from 1 to {most}")
+        if not 0 < self.search_share <= 1:
+            raise UsageError(f"search_share = {self.search_share} must be above 0 and at most 1, the whole length")
         if not 0 < self.tokens_per_parameter < math.inf:
             raise UsageError(f"tokens_per_parameter = {self.tokens_per_parameter} must be above 0 and finite")
         if self.training.seed + self.seeds - 1 > LARGEST_SEED:

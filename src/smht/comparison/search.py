@@ -6,7 +6,7 @@ Every variant gets as many trials as any other: a grid of factors of its own def
 from collections.abc import Iterable, Mapping, Sequence
 
 SHARE = 0.2
-"""Length of a trial of the search, as a part of a final training."""
+"""Length of a trial of the search, as a part of a final training, if nothing else is asked for."""
 
 _REACH = 1.5
 
@@ -16,6 +16,11 @@ def grid(count: int) -> tuple[float, ...]:
     if count == 1:
         return (1.0,)
     return tuple(2 ** (_REACH * (2 * i / (count - 1) - 1)) for i in range(count))
+
+
+def describe_share(share: float) -> str:
+    """Length of a trial of the search, in words."""
+    return {SHARE: "a fifth of the length", 1.0: "the whole length"}.get(share, f"{share:.3g} of the length")
 
 
 def rate(base: float, factor: float) -> float:

@@ -14,7 +14,7 @@ from smht.comparison.measurement import Measured, measure
 from smht.comparison.parametrisation import base_learning_rate
 from smht.comparison.request import CompareRequest
 from smht.comparison.results import Purpose
-from smht.comparison.search import SHARE, rate
+from smht.comparison.search import rate
 from smht.comparison.sizes import Solved, change, solve
 from smht.comparison.trial import Trial
 from smht.errors import UsageError
@@ -90,7 +90,7 @@ class Setting:
         return base_learning_rate(solved.config, self.request.training.parametrisation)
 
     def _trial(self, solved: Solved, purpose: Purpose, seed: int, learning_rate: float) -> Trial:
-        share = SHARE if purpose == "search" else 1.0
+        share = self.request.search_share if purpose == "search" else 1.0
         return Trial(
             variant=solved.variant.name,
             config=to_plain(solved.config),
