@@ -141,3 +141,8 @@ def test_what_is_refused(run: Path) -> None:
     refuse("ablate", run, "", "--drop", "0.1", says="the text is empty")
     refuse("ablate", run, "x" * 16, "--drop", "0.1", says="the model's 16 positions")
     refuse("ablate", "nowhere", "text", "--drop", "0.1", says="there is no run folder nowhere")
+
+
+@pytest.mark.parametrize("name", ["1" * 5000, "0." + "1" * 5000])
+def test_numbers_that_python_refuses_to_read_name_no_head(run: Path, name: str) -> None:
+    refuse("ablate", run, "ab", "--drop", name, says="names no head")

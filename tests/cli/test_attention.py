@@ -1,4 +1,6 @@
+import errno
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -61,3 +63,34 @@ def test_what_cannot_be_drawn(run: Path) -> None:
     refuse("attention", "nowhere", "text", says="there is no run folder nowhere")
     refuse("heads", run, "missing.txt", says="no such file or folder")
     refuse("heads", run, "text.txt", "--windows", "0", says="windows = 0")
+
+
+def test_tokens_that_are_no_letters_have_names_and_spoil_no_picture(run: Path) -> None:
+    found = succeed("attention", run, "é\x01--", "--layer", "0", "--json").json
+    assert found["keys"] == ["<bos>", "‹C3›", "‹A9›", "\x01", "-", "-"]
+    succeed("attention", run, "é\x01--$", "--layer", "0", "--head", "0", "--output", "odd.svg")
+    assert (
+        "U+0001" in "".join(ElementTree.parse("odd.svg").getroot().itertext())
+        or "U+0001" in Path("odd.svg").read_text()
+    )
+
+
+def test_a_text_that_names_a_file_is_read_as_it_stands_and_that_is_said(run: Path) -> None:
+    for command, rest in (("attention", ("--layer", "0", "--json")), ("trace", ("--json",)), ("ablate", ("--rank",))):
+        assert "note: the model reads the name text.txt" in succeed(command, run, "text.txt", *rest).err
+    assert "say --files" in succeed("ablate", run, "text.txt", "--rank").err
+
+
+def test_a_picture_is_written_whole_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    refuse("attention", run, "ab", "--output", "half.svg", says="No space left", code=1)
+
+
+def test_where_a_picture_goes_is_checked_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smht.cli.attention.load", None)
+    refuse("attention", run, "ab", "--output", "picture.bmp", says="name a .png, .svg or .pdf file")

@@ -25,6 +25,12 @@ def test_without_a_run_the_file_is_about_the_article() -> None:
     assert "17, 52, 3, 88" in Path("page.html").read_text(encoding="utf-8")
 
 
+def test_the_articles_model_reads_ids_of_ones_own() -> None:
+    succeed("explorer", "5, 6, 7", "--save", "ids.html")
+    assert all(f"<bdi>{index}</bdi>" in Path("ids.html").read_text() for index in (5, 6, 7))
+    refuse("explorer", "a run", "--save", "b.html", says="smht explorer 'a run' 'a text' --save b.html")
+
+
 def test_two_runs_in_a_file(run: Path, copied_run: Path) -> None:
     succeed("explorer", run, copied_run, "text", "--save", "page.html")
     articles = parse_page(Path("page.html").read_text(encoding="utf-8")).all("article")

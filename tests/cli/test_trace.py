@@ -71,3 +71,16 @@ def test_texts_that_cannot_be_traced(run: Path) -> None:
     refuse("trace", run, "text", "--target", "x", says="--target is for runs of an encoder-decoder")
     refuse("trace", run, "", says="the text is empty")
     refuse("trace", run, "x" * 16, says="the model's 16 positions")
+
+
+def test_one_head_in_json_says_whose_it_is() -> None:
+    (step,) = succeed(
+        "trace", "--preset", "smht-mini", "--ids", "17,52,3", "--step", "3d", "--head", "1", "--json"
+    ).json
+    assert (step["head"], step["shape"]) == (1, [1, 3, 3])
+    (step,) = succeed("trace", "--preset", "smht-mini", "--ids", "17,52,3", "--step", "1", "--head", "1", "--json").json
+    assert (step["head"], step["shape"]) == (None, [1, 3, 8])
+
+
+def test_a_runs_weights_need_no_seed(run: Path) -> None:
+    refuse("trace", run, "ab", "--seed", "1", says="--seed is for a preset's weights")

@@ -136,7 +136,7 @@ def test_attention_and_contributions_of_every_head(chromium: Browser, mini: str)
         choose(page, "Outcome", first)
         choose(page, "Against", second)
         split = head_logits(model, scores, input_ids=ids).between(0, 1)[0, 2]
-        expect(page.locator("#contributions caption")).to_have_text(f"Score of {first} less that of {second}")
+        expect(page.locator("#contributions caption")).to_have_text(f"Score of “{first}” less that of “{second}”")
         shown = [row[0] for row in numbers(page.locator("#contributions table"))]
         assert shown == pytest.approx([*split.tolist(), float(split.sum())], abs=6e-5)
 
@@ -169,7 +169,7 @@ def test_heads_are_frozen_and_swapped_with_the_keyboard(chromium: Browser, mini:
         def says(edits: list[Any], statistics: str) -> None:
             result = ablate(model, edits, statistics, input_ids=ids)
             expect(shown).to_contain_text(f"Loss: {result.loss_after:.4f} nats a token over 3 tokens; unedited")
-            expect(shown).to_contain_text(f"{'; '.join(result.descriptions)}. Norms' statistics {statistics} (of the")
+            expect(shown).to_contain_text(f"{'; '.join(result.descriptions)}; norms' statistics {statistics} (of the")
             expect(page.locator("#status")).to_contain_text(f"LayerNorm's statistics {statistics}")
 
         add(page, "Heads frozen at their mean over the text", "block 0 head 2")
@@ -358,7 +358,7 @@ def test_the_page_in_a_file(chromium: Browser, tmp_path: Path) -> None:
             page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
             assert fits(page)
             assert page.locator("details").count() > 20
-            for title in ("Tokens and probabilities", "Contributions of the heads"):
+            for title in ("Tokens and probabilities", "Contributions of the chunks"):
                 page.get_by_role("link", name=title).click()
                 expect(page.get_by_role("heading", name=title)).to_be_in_viewport()
 

@@ -60,7 +60,7 @@ def test_loss_probabilities_and_scores_are_the_librarys(
     for said in (
         f"Loss: {result.loss_after:.4f} nats a token",
         f"unedited {result.loss_before:.4f}",
-        f"Norms' statistics {statistics} (of the {'edited' if statistics == 'live' else 'unedited'} run)",
+        f"norms' statistics {statistics} (of the {'edited' if statistics == 'live' else 'unedited'} run)",
         *says[1:],
     ):
         assert said in shown
@@ -109,10 +109,14 @@ def test_a_chunk_is_off_from_end_to_end_where_it_has_a_lineage() -> None:
 def test_swapped_heads_end_the_lineage_of_chunks() -> None:
     notes = [
         parse_page(Viewer([subject()]).view(Typed(TEXT, changes=changes)).parts[3].html).all("p")[0].text
-        for changes in (HeadChanges((ONE,)), HeadChanges(swapped=(ONE, TWO)))
+        for changes in (
+            HeadChanges((ONE,)),
+            HeadChanges(swapped=(ONE, TWO), what="weights"),
+            HeadChanges(swapped=(ONE, TWO)),
+        )
     ]
-    assert notes[0].startswith("Each chunk comes from its own chunk of the embeddings")
-    assert notes[1] == "Chunks are of the last hidden state only: swapped heads mix them before."
+    assert notes[0] == notes[1] and notes[0].startswith("Each chunk comes from its own chunk of the embeddings")
+    assert notes[2] == "Chunks are of the last hidden state only: heads 0 and 1 write in each other's chunks."
 
 
 def test_a_head_without_a_second_one_waits() -> None:

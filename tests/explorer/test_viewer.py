@@ -15,9 +15,10 @@ from smht.errors import UsageError
 from smht.explorer.head_changes import HeadChanges
 from smht.explorer.reading import Reader, Typed
 from smht.explorer.sections import SECTIONS
-from smht.explorer.subject import PRESET_IDS, Subject, preset_subject, run_subject, visible
+from smht.explorer.subject import PRESET_IDS, Subject, preset_subject, run_subject
 from smht.explorer.viewer import Viewer
 from smht.inspection import head_logits, trace
+from smht.inspection.display import visible
 from smht.tasks.classification import classify, encode_text
 
 BY_NAME = {section.name: place for place, section in enumerate(SECTIONS)}
@@ -50,7 +51,7 @@ def test_a_token_has_the_probability_that_the_model_gave_it() -> None:
     *_, numbers = tables(viewer, Typed(text), "tokens")
     assert rows(numbers)[0] == ["0", "<bos>", "256", "", ""]
     for place, (number, name, index, probability, rank) in enumerate(rows(numbers)[1:], 1):
-        assert (number, name, index) == (str(place), visible(text[place - 1].encode()), str(int(ids[0, place])))
+        assert (number, name, index) == (str(place), visible(text[place - 1]), str(int(ids[0, place])))
         assert probability == f"{float(log[place - 1, ids[0, place]].exp()):.2%}"
         assert int(rank) == int((log[place - 1] > log[place - 1, ids[0, place]]).sum()) + 1
 
@@ -167,10 +168,10 @@ def test_the_last_token_and_the_likeliest_outcome_stay_so_while_the_text_grows()
     viewer = Viewer([one])
     values = [[choice.value for choice in part.choices] for part in viewer.view(Typed("17")).parts]
     parts = viewer.view(Typed(PRESET_IDS), values).parts
-    assert "What comes after token 3, 88" in parts[0].html
-    assert "What token 3, 88, looks at" in parts[2].html
+    assert "What comes after token 3, “88”" in parts[0].html
+    assert "What token 3, “88”, looks at" in parts[2].html
     likeliest = int(one.model(input_ids=torch.tensor([[17, 52, 3, 88]])).logits[0, -1].argmax())
-    assert f"Score of {likeliest}<" in parts[3].html
+    assert f"Score of “{likeliest}”<" in parts[3].html
 
 
 def test_a_text_is_read_once() -> None:
@@ -262,8 +263,8 @@ def test_odd_texts(text: str) -> None:
 
 
 def test_what_a_token_looks_like() -> None:
-    shown = [visible(piece) for piece in (b" a", b"\n", b"\t", b"\xf0\x9f", "é".encode(), b"\x00", b"")]
-    assert shown == ["␣a", "⏎", "⇥", "F0 9F", "é", "U+0000", ""]
+    labels = subject().labels([256, *b" a\n\t\xf0\x9f", *b"\x00"])
+    assert labels == ["<bos>", "␣", "a", "⏎", "⇥", "‹F0›", "‹9F›", "U+0000"]
 
 
 def test_outcomes_have_names_of_their_own() -> None:

@@ -45,6 +45,11 @@ def test_dense_projections_and_shuffling_couple(fields: dict[str, Any]) -> None:
     assert (off_diagonal(coupling(make(num_hidden_layers=4, **fields), IDS).held) > 0).all()
 
 
+def test_the_tables_say_whether_chunks_have_a_lineage() -> None:
+    assert "each chunk comes from its own" in str(coupling(make(), IDS))
+    assert "shuffle mixing deals channels anew" in str(coupling(make(mixing="shuffle"), IDS))
+
+
 def test_norms_are_those_of_the_jacobian() -> None:
     model = make()
 

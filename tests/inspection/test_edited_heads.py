@@ -259,3 +259,15 @@ def test_models_without_a_head_can_be_edited() -> None:
         found = model(random_tokens()).last_hidden_state
     embedded = model.embed_tokens(random_tokens()) + model.embed_positions.weight[:6]
     torch.testing.assert_close(found, model.norm(embedded))
+
+
+def test_a_model_and_its_base_are_one() -> None:
+    model = make()
+    with edited_heads(model, [Drop(0, 0)]), refused("are being edited already"), edited_heads(model.model, []):
+        pass
+
+
+@pytest.mark.parametrize("number", [0.0, True, "0", None])
+def test_numbers_of_heads_are_whole_numbers(number: Any) -> None:
+    with refused("there is no layer"), edited_heads(make(), [Drop(number, 0)]):
+        pass

@@ -90,7 +90,7 @@ def test_each_step_follows_from_those_before(stack: str, variant: dict[str, Any]
         before = values(traced, number="2", stack=name)["2 position"]
         for layer in (0, 1):
             found = values(traced, layer=layer, stack=name)
-            mixed = found["3d attention weights"] @ found["3c value a head"].transpose(1, 2)
+            mixed = found["3d attention weights"] @ found["3c value of each head"].transpose(1, 2)
             torch.testing.assert_close(found["3e weighted values"], mixed.transpose(1, 2))
             torch.testing.assert_close(found["3f concatenation"], found["3e weighted values"].flatten(2))
             if model.config.norm_placement == "pre":
@@ -135,7 +135,7 @@ def test_split_projections_are_those_of_each_head_alone(split: tuple[str, ...]) 
     attention = model.model.layers[0].self_attn
     if "qkv" in split:
         by_head = torch.einsum("bthk,hkl->bthl", found["3b heads"], attention.v_proj.weight)
-        torch.testing.assert_close(found["3c value a head"], by_head)
+        torch.testing.assert_close(found["3c value of each head"], by_head)
     assert ("3j heads" in found) == ("feed_forward" in split)
     formula = next(step.formula for step in trace(model, **inputs_for("decoder")).select("3g"))
     assert ("mixes the heads" in formula) == ("output" not in split)

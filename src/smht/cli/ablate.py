@@ -12,7 +12,7 @@ from smht.cli.ablation_data import label_names, many_texts, one_text
 from smht.cli.ablation_output import json_of_text, json_of_texts, table_of_texts, tables_of_text
 from smht.cli.head_edits import read_edits, read_parts
 from smht.cli.output import harmless, print_json, progress_console, quieten_libraries, result_console
-from smht.cli.reading import load
+from smht.cli.reading import load, note_if_file
 from smht.errors import UsageError
 
 _MOST = 50
@@ -55,7 +55,7 @@ def ablate(
         typer.Option(
             "--files",
             help="Measure over files, folders, globs or - for standard input: texts, pairs or labelled texts, as "
-            "`smht evaluate` takes them.",
+            "`smht evaluate` takes them (windows of a language model a token shorter than there).",
         ),
     ] = False,
     most: Annotated[
@@ -85,6 +85,7 @@ def ablate(
     if files:
         data = many_texts(RunFolder(run).task, model, tokenizer, texts, _MOST if most is None else most)
     else:
+        note_if_file(texts[0], ": say --files for that")
         data = [one_text(model, tokenizer, texts[0], target, label)]
     if rank:
         _rank(model, data, statistics, chosen, json)

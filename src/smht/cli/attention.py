@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from smht.cli.output import print_json, quieten_libraries
-from smht.cli.reading import load
+from smht.cli.reading import load, note_if_file
 from smht.errors import UsageError
 
 
@@ -23,22 +23,30 @@ def attention(
     layer: Annotated[int | None, typer.Option(help="A block, from 0; with --head, one map with tokens.")] = None,
     head: Annotated[int | None, typer.Option(help="A head, from 0.")] = None,
     kind: Annotated[
-        Literal["self", "encoder", "cross"], typer.Option(help="Of an encoder-decoder: whose attention.")
-    ] = "self",
+        Literal["self", "encoder", "cross"] | None,
+        typer.Option(help="Of an encoder-decoder: whose attention.", show_default="self; encoder without --target"),
+    ] = None,
     target: Annotated[str | None, typer.Option(help="For an encoder-decoder: what has been written so far.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the weights as JSON instead of drawing them.")] = False,
 ) -> None:
     """Draw who attends to whom, for one head or all of them."""
     quieten_libraries()
+    from smht.inspection.attention_figures import check_picture
     from smht.inspection.attention_maps import attention_maps
     from smht.tasks.model_inputs import model_inputs, token_names
 
     if output.exists() and not json:
         raise UsageError(f"{output} is there already: name another --output")
+    if not json:
+        check_picture(output)
     if head is not None and layer is None:
         raise UsageError("--head needs --layer, since each block has heads of its own")
+    note_if_file(text)
     model, tokenizer = load(run)
     inputs = model_inputs(model, tokenizer, text, target)
+    if kind is None:
+        # A decoder that has written nothing attends to its first token alone.
+        kind = "encoder" if model.config.is_encoder_decoder and target is None else "self"
     weights = attention_maps(model, **inputs).of(kind, layer, head)
     sides = {"self": ("decoder_input_ids",) * 2, "encoder": ("input_ids",) * 2}
     if not model.config.is_encoder_decoder:
@@ -50,7 +58,7 @@ def attention(
             {"kind": kind, "layer": layer, "head": head, "queries": queries, "keys": keys, "weights": weights.tolist()}
         )
         return
-    _draw(weights, queries, keys, layer, head, f"{run}: {kind} attention", output)
+    _draw(weights, queries, keys, layer, head, f"{kind} attention, {run.resolve().name}", output)
 
 
 def _draw(
@@ -62,11 +70,10 @@ def _draw(
     title: str,
     output: Path,
 ) -> None:
-
     from smht.inspection.attention_figures import draw_grid, draw_map, save_figure
 
     if head is not None:
-        figure = draw_map(weights, queries, keys, f"{title}, layer {layer}, head {head}")
+        figure = draw_map(weights, queries, keys, f"layer {layer}, head {head}, {title}")
     else:
         figure = draw_grid(weights if layer is None else weights[None], title)
     save_figure(figure, output)

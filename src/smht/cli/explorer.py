@@ -1,5 +1,6 @@
 """`smht explorer`."""
 
+import shlex
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,14 +60,20 @@ def _sort(arguments: list[str], save: Path | None) -> tuple[list[str], str | Non
     runs, text = arguments, None
     if save is not None and arguments:
         *runs, text = arguments
-        if not runs:
-            raise UsageError(f"give a text after the run, such as: smht explorer {text} 'a text' --save {save}")
+        if not runs and not _are_ids(text):
+            run = shlex.quote(text)
+            raise UsageError(f"give a text after the run, such as: smht explorer {run} 'a text' --save {save}")
     if len(runs) > 2:
         raise UsageError(
             f"{len(runs)} runs were named and a page shows two at most; "
             "quote a text that has spaces, and give it with --save only"
         )
     return runs, text
+
+
+def _are_ids(text: str) -> bool:
+    """Whether this is a text of the article's mini model, rather than a run."""
+    return not Path(text).exists() and all(part.strip().isdecimal() for part in text.split(","))
 
 
 def _viewer(runs: list[str]) -> Any:

@@ -19,7 +19,7 @@ def read_edits(
 
     edits: list[Any] = []
     for name in _names(drop):
-        if name.isdecimal():
+        if _is_number(name):
             edits.append(DropLineage(int(name)))
         else:
             stack, layer, head = _read_head(name)
@@ -47,12 +47,17 @@ def _read_head(name: str) -> tuple[str, int, int]:
     if not found or stack not in STACKS:
         stack, rest = "", name
     numbers = rest.split(".")
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+    if len(numbers) != 2 or not all(map(_is_number, numbers)):
         raise UsageError(
             f"{name!r} names no head: write layer.head, such as 0.2, and encoder.0.2 or decoder.0.2 where there are "
             "two stacks"
         )
     return stack, int(numbers[0]), int(numbers[1])
+
+
+def _is_number(text: str) -> bool:
+    """A whole number, and none so long that Python refuses to read it."""
+    return text.isdecimal() and len(text) < 10
 
 
 def _read_swap(name: str, what: Any, parts: tuple[str, ...] | None) -> Any:

@@ -38,7 +38,9 @@ class _Sum:
 
 def heads(
     run: Annotated[Path, typer.Argument(help="Run folder of a language model or an encoder.")],
-    texts: Annotated[list[str], typer.Argument(help="Files, folders, globs or - for standard input.")],
+    texts: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs or - for standard input, read as plain text.")
+    ],
     *,
     by: Annotated[
         Literal["entropy", "distance", "previous", "first", "bracket"], typer.Option(help="What to rank by.")

@@ -41,8 +41,14 @@ def result_console() -> "Console":
     """Where results go: standard output, not wrapped where it is no terminal."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
+    class ResultConsole(Console):
+        """For a reader who may go away, as `head` does: that is no fault of ours, as `smht.cli.main` knows."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = ResultConsole()
+    return console if console.is_terminal else ResultConsole(width=_WIDTH_OF_FILES)
 
 
 def new_table(*headers: str) -> "Table":

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smht.cli.output import progress_console
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -18,6 +20,22 @@ def load(run: Path) -> tuple[Any, Any]:
 
     folder = RunFolder(run)
     return folder.load_model(), folder.load_tokenizer()
+
+
+def note_if_file(text: str, instead: str = "") -> None:
+    """Tell a user whose text is the name of a file that it is the name that is read.
+
+    Args:
+        text: as given.
+        instead: what to say for the file's contents.
+    """
+    try:
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):
+        return
+    if is_file:
+        line = f"note: the model reads the name {text}, not what is in that file{instead}"
+        progress_console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def text_windows(model: Any, tokenizer: Any, texts: Sequence[str], most: int, shared: int = 0) -> "list[Tensor]":

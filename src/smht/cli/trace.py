@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smht.cli.output import harmless, print_json, quieten_libraries, result_console
-from smht.cli.reading import load
+from smht.cli.reading import load, note_if_file
 from smht.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def trace(
     step: Annotated[str | None, typer.Option(help="Only this step of the article: 0, 1, 2, 3a to 3l, 4, 5, 6.")] = None,
     layer: Annotated[int | None, typer.Option(help="Only this block, from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="Only this head, from 0, where a step has heads.")] = None,
-    seed: Annotated[int, typer.Option(help="Of a preset's weights.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of a preset's weights.", show_default="0")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print all values as JSON.")] = False,
 ) -> None:
     """Follow a text through a model, step by step."""
@@ -49,14 +49,14 @@ def trace(
         raise UsageError(f"there is no head {head}: they are 0 to {heads - 1}")
     steps = run_trace(model, **inputs).select(step, layer)
     if json:
-        print_json([{**_describe(each), "values": _of_head(each, head).tolist()} for each in steps])
+        print_json([_to_json(each, head) for each in steps])
         return
     console = result_console()
     for each in steps:
         console.print(harmless(_show(each, head)), markup=False, highlight=False, soft_wrap=True)
 
 
-def _model(run: Path | None, preset: str | None, seed: int) -> tuple[Any, Any]:
+def _model(run: Path | None, preset: str | None, seed: int | None) -> tuple[Any, Any]:
     """A run's model and tokenizer, or a preset's model with random weights and no tokenizer."""
     import torch
 
@@ -66,11 +66,14 @@ def _model(run: Path | None, preset: str | None, seed: int) -> tuple[Any, Any]:
         raise UsageError("a preset has random weights and no tokenizer: give --ids, and neither run nor text")
     if run is None and preset is None:
         raise UsageError("give a run folder or --preset, one of the two")
-    if not 0 <= seed < 2**64:
-        raise UsageError(f"seed = {seed} must be at least 0 and below 2^64")
     if run is not None:
+        if seed is not None:
+            raise UsageError("--seed is for a preset's weights, and a run has its own")
         return load(run)
     assert preset is not None
+    seed = seed or 0
+    if not 0 <= seed < 2**64:
+        raise UsageError(f"seed = {seed} must be at least 0 and below 2^64")
     config = preset_config(preset)
     torch.manual_seed(seed)
     classes: dict[str, Any] = {"decoder": SmhtForCausalLM, "encoder": SmhtModel, "encoder_decoder": SmhtForSeq2SeqLM}
@@ -87,6 +90,7 @@ def _inputs(model: Any, tokenizer: Any, text: str | None, ids: str | None, targe
     if text is not None and tokenizer is None:
         raise UsageError("a preset has no tokenizer: give --ids, such as 17,52,3,88")
     if text is not None:
+        note_if_file(text)
         return model_inputs(model, tokenizer, text, target)
     if target is not None:
         raise UsageError("--target goes with a text, not with --ids")
@@ -97,15 +101,18 @@ def _inputs(model: Any, tokenizer: Any, text: str | None, ids: str | None, targe
     return inputs
 
 
-def _describe(step: Any) -> dict[str, Any]:
+def _to_json(step: Any, head: int | None) -> dict[str, Any]:
+    value = _of_head(step, head)
     return {
         "step": step.number,
         "stack": step.stack or None,
         "layer": step.layer,
         "name": step.name,
         "formula": step.formula,
-        "shape": list(step.shape),
+        "head": head if value is not step.value else None,
+        "shape": list(value.shape),
         "note": step.note or None,
+        "values": value.tolist(),
     }
 
 
@@ -113,13 +120,12 @@ def _of_head(step: Any, head: int | None) -> "Tensor":
     """The value, or one head's part of it: attention weights have heads on their second axis, others on their third."""
     if head is None or step.value.dim() != 4:
         return step.value
-    return step.value[:, head] if step.number.endswith(("d", "h.4")) else step.value[:, :, head]
+    return step.value[:, head] if step.is_attention else step.value[:, :, head]
 
 
 def _show(step: Any, head: int | None) -> str:
     value = _of_head(step, head)
-    place = [step.stack] * bool(step.stack) + [f"block {step.layer}"] * (step.layer is not None)
-    where = f" ({', '.join(place)})" if place else ""
+    where = f" ({step.place})" if step.place else ""
     note = f"  [{step.note}]" if step.note else ""
     shape = ", ".join(str(size) for size in step.shape)
     return f"{step.number:<4} {step.name}{where}: {step.formula} → ({shape}){note}\n{_values(value, _axes(step, head))}"
@@ -129,7 +135,7 @@ def _axes(step: Any, head: int | None) -> tuple[str, ...]:
     """What the axes between the first and the last count."""
     if step.value.dim() != 4:
         return ("token",) * (step.value.dim() - 2)
-    axes = ("head", "token") if step.number.endswith(("d", "h.4")) else ("token", "head")
+    axes = ("head", "token") if step.is_attention else ("token", "head")
     return axes if head is None else ("token",)
 
 

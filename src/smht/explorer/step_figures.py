@@ -4,22 +4,16 @@ from torch import Tensor
 
 from smht.explorer.colours import WEIGHTS
 from smht.explorer.heat_maps import Axis, heat_map
-from smht.explorer.markup import paragraph
+from smht.explorer.markup import paragraph, token
 from smht.explorer.reading import Reading
 from smht.inspection import Step
 
 _MOST_OUTCOMES = 24
 
 
-def is_attention(step: Step) -> bool:
-    """Whether the step's value is attention weights, `[1, H, T, S]`."""
-    return step.number in ("3d", "3h.4")
-
-
 def step_title(step: Step) -> str:
     """Number, name and where: `3d attention weights, block 0`."""
-    place = [step.stack] * bool(step.stack) + ([] if step.layer is None else [f"block {step.layer}"])
-    return ", ".join([f"{step.number} {step.name}", *place])
+    return ", ".join(filter(None, (f"{step.number} {step.name}", step.place)))
 
 
 def step_figure(reading: Reading, step: Step, head: int | None = None) -> str:
@@ -38,13 +32,18 @@ def step_figure(reading: Reading, step: Step, head: int | None = None) -> str:
 def _values(reading: Reading, step: Step, head: int) -> str:
     value, title = step.value[0] if step.value.shape[0] == 1 else step.value, step_title(step)
     tokens = _rows(reading, step)
-    if is_attention(step):
-        keys = Axis("key", reading.source if step.number == "3h.4" else tokens.names)
-        return heat_map(value[head], Axis("query", tokens.names), keys, f"{title}, head {head}", WEIGHTS)
+    if step.is_attention:
+        keys = Axis("looked at", reading.source if step.is_to_memory else tokens.names)
+        drawn = heat_map(value[head], Axis("looking", tokens.names), keys, f"{title}, head {head}", WEIGHTS)
+        return drawn + paragraph(f"Head {head} of {len(value)}: the others are under Attention.", "fine")
     if step.number in ("5", "6"):
         return _scores(reading, step, tokens, value, title)
     if value.dim() == 1:
-        return heat_map(value[None], Axis("", ["id"]), Axis("token", tokens.names), title)
+        items = (
+            f"<li>{token(name)}<small>{index}</small></li>"
+            for name, index in zip(tokens.names, value.tolist(), strict=True)
+        )
+        return f'<ol class="tokens" aria-label="{title}">{"".join(items)}</ol>'
     width = value.shape[-1] if value.dim() == 3 else _chunk(reading, value)
     return heat_map(value.flatten(1), tokens, Axis("head" if width else "channel", group=width), title)
 

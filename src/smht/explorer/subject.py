@@ -12,12 +12,12 @@ from torch import Tensor
 
 from smht.errors import UsageError
 from smht.explorer.head_changes import head_names
-from smht.inspection import Drop, DropLineage, display, edited_heads
+from smht.inspection import Drop, DropLineage, edited_heads
 from smht.inspection.ablation import describe
+from smht.inspection.display import visible
 from smht.inspection.head_edits import HeadEdit, ModelHeads
 from smht.models import SmhtForCausalLM, SmhtForSequenceClassification, SmhtPreTrainedModel, preset_config
-from smht.tasks.model_inputs import model_inputs, parse_ids
-from smht.tokenization import decode_bytes
+from smht.tasks.model_inputs import model_inputs, parse_ids, token_names
 from smht.training.run_folder import WEIGHTS, RunFolder
 
 PRESET = "smht-mini"
@@ -113,7 +113,7 @@ class Subject:
         """What was done to which heads, and where the norms' statistics come from, in the library's words."""
         heads = ModelHeads(self.model)
         done = "; ".join(heads.describe(edit) for edit in edits)
-        return f"Edits: {done}. N{describe(statistics, heads.describe_parts())[1:]}."
+        return f"Edits: {done}; {describe(statistics, heads.describe_parts())}."
 
     def inputs(self, text: str, target: str | None = None) -> dict[str, Tensor]:
         """A text as the model's arguments, `[1, T]`.
@@ -169,9 +169,9 @@ class Subject:
             return None
         now = self._weights_time()
         if now is None:
-            return f"{self.folder} is no longer there: this is the model as it was read from it"
+            return f"the run {self.folder} is no longer there: this is the model as it was read from it"
         if now != self._written_at:
-            return f"{self.folder} has other weights now: start the explorer anew to see them"
+            return f"the run {self.folder} has other weights now: start the explorer anew to see them"
         return None
 
     def _weights_time(self) -> int | None:
@@ -180,28 +180,12 @@ class Subject:
         except OSError:
             return None
 
-    @cached_property
-    def _special(self) -> dict[int, str]:
-        return dict(zip(self.tokenizer.all_special_ids, self.tokenizer.all_special_tokens, strict=True))
-
     def _label(self, index: int) -> str:
         if self.tokenizer is None:
             return str(index)
-        if index in self._special:
-            return self._special[index]
         if index >= len(self.tokenizer):
             return f"no token ({index})"
-        return visible(decode_bytes(self.tokenizer, [index]))
-
-
-def visible(piece: bytes) -> str:
-    """Bytes as text with white space and control characters to be seen; in hexadecimal where they are no text."""
-    try:
-        text = piece.decode()
-    except UnicodeDecodeError:
-        return " ".join(f"{byte:02X}" for byte in piece)
-    shown = display.visible(text)
-    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
+        return visible(token_names(self.tokenizer, [index])[0])
 
 
 def preset_subject(name: str = PRESET, seed: int = 0) -> Subject:

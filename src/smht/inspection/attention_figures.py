@@ -20,6 +20,7 @@ from smht.inspection.display import visible
 _MOST_LABELS = 64
 _MOST_CELLS = 128
 _LONGEST_LABEL = 12
+_SCALE = "weight (colours by its square root)"
 
 
 def draw_map(weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str) -> Any:
@@ -38,9 +39,9 @@ def draw_map(weights: Tensor, queries: Sequence[str], keys: Sequence[str], title
     side = min(14.0, max(3.5, 0.24 * max(shown.shape) + 2))
     figure = _new_figure(side)
     panel = figure.subplots()
-    image = panel.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=max(1e-9, float(shown.max())), aspect="auto")
-    figure.colorbar(image, ax=panel, shrink=0.7, label="weight" if block == 1 else "weight a block")
-    panel.set_title(_no_formula(title) + (f" (means of {block} × {block} tokens)" if block > 1 else ""))
+    image = _draw_weights(panel, shown)
+    figure.colorbar(image, ax=panel, shrink=0.7, label=_SCALE)
+    panel.set_title(_of_title(title) + (f" (means of {block} × {block} tokens)" if block > 1 else ""), wrap=True)
     for axis, tokens in ((panel.yaxis, queries), (panel.xaxis, keys)):
         _label(axis, tokens, block)
     panel.tick_params(axis="x", rotation=90)
@@ -68,15 +69,15 @@ def draw_grid(weights: Tensor, title: str) -> Any:
         for head in range(heads):
             panel = panels[layer][head]
             shown, _ = _averaged(weights[layer, head])
-            image = panel.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            image = _draw_weights(panel, shown)
             panel.set_xticks([])
             panel.set_yticks([])
             if layer == 0:
                 panel.set_title(f"head {head}", fontsize=8)
             if head == 0:
                 panel.set_ylabel(f"layer {layer}", fontsize=8)
-    figure.colorbar(image, ax=panels, shrink=0.6, label="weight, the same scale in all")
-    figure.suptitle(_no_formula(title))
+    figure.colorbar(image, ax=panels, shrink=0.6, label=_SCALE)
+    figure.suptitle(_of_title(title), wrap=True)
     figure.supxlabel("key →", fontsize=8)
     figure.supylabel("← query", fontsize=8)
     return figure
@@ -93,8 +94,8 @@ def picture(figure: Any, description: str) -> str:
     return f'<img alt="{escape(description)}" src="data:image/png;base64,{data}">'
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as its suffix says.
+def check_picture(path: Path) -> None:
+    """Refuse a file that no figure can be written to.
 
     Raises:
         UsageError: a suffix other than `.png`, `.svg` and `.pdf`, or a folder that is not there.
@@ -103,7 +104,22 @@ def save_figure(figure: Any, path: Path) -> None:
         raise UsageError(f"{path}: name a .png, .svg or .pdf file")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
-    _write(figure, path, dpi=150)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as its suffix says: the whole of it or nothing.
+
+    Raises:
+        UsageError: see `check_picture`.
+    """
+    check_picture(path)
+    stream = BytesIO()
+    _write(figure, stream, dpi=150, format=path.suffix[1:].lower())
+    try:
+        path.write_bytes(stream.getvalue())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _write(figure: Any, target: Any, dpi: int, **options: Any) -> None:
@@ -130,6 +146,13 @@ def _new_figure(width: float, height: float | None = None) -> Any:
     return figure
 
 
+def _draw_weights(panel: Any, weights: Tensor) -> Any:
+    """One scale for all pictures, so that they can be compared; by its root, or long texts would be white."""
+    from matplotlib.colors import PowerNorm
+
+    return panel.imshow(weights.numpy(), cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=1), aspect="auto")
+
+
 def _averaged(weights: Tensor) -> tuple[Tensor, int]:
     """Weights with at most 128 rows and columns, and how many tokens each of them stands for."""
     block = math.ceil(max(weights.shape) / _MOST_CELLS)
@@ -152,6 +175,11 @@ def _shortened(token: str) -> str:
     """A token as a label: white space visible, `$` no formula, long ones cut."""
     shown = visible(token)
     return _no_formula(shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…")
+
+
+def _of_title(text: str) -> str:
+    """A title, whose control characters a picture cannot hold."""
+    return _no_formula("".join(letter if letter.isprintable() else "�" for letter in text))
 
 
 def _no_formula(text: str) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from smht.errors import UsageError
 from smht.inspection.display import Displayed, Table, matrix_rows
+from smht.inspection.lineage import lineage
 from smht.inspection.norm_statistics import NORMS, measure, normalise
 from smht.inspection.recording import evaluating
 from smht.layers import HeadLayerNorm
@@ -33,16 +34,18 @@ class Coupling(Displayed):
         live: `[H, H]`; row `i`, column `j`: the Frobenius norm of the Jacobian from chunk `i` of all tokens' embeddings
             to chunk `j` of one token's last hidden state, with the norms' statistics as they are.
         held: the same with every mean and variance held constant.
+        note: whether chunks have a lineage, without which `held` is not zero between them.
     """
 
     live: Tensor
     held: Tensor
+    note: str
 
     def tables(self) -> list[Table]:
         """Both matrices; row `i`, column `j` is what chunk `i` of the embeddings does to chunk `j`."""
         headers = ("from chunk", *(f"to {chunk}" for chunk in range(len(self.live))))
         return [
-            Table(headers, matrix_rows(matrix), f"norm of the Jacobian, the norms' statistics {name}")
+            Table(headers, matrix_rows(matrix), f"norm of the Jacobian, the norms' statistics {name}", self.note)
             for name, matrix in (("live", self.live), ("held", self.held))
         ]
 
@@ -69,7 +72,7 @@ def coupling(model: SmhtPreTrainedModel, input_ids: Tensor, position: int = -1) 
         live = _norms(base, input_ids, position)
         with held_statistics(base):
             held = _norms(base, input_ids, position)
-    return Coupling(live, held)
+    return Coupling(live, held, lineage(model.config)[1])
 
 
 @contextmanager

@@ -77,8 +77,9 @@ class Displayed:
 
 
 def visible(token: str) -> str:
-    """A token on one line, its white space to be seen."""
-    return token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    """A token on one line, its white space and control characters to be seen."""
+    shown = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
 
 
 def signed(value: float) -> str:

@@ -61,14 +61,15 @@ def edited_heads(
     """
     if statistics not in STATISTICS:
         raise UsageError(f"statistics = {statistics!r}: {did_you_mean(statistics, STATISTICS)}")
-    if model in _edited:
+    base = _base(model)
+    if base in _edited:
         raise UsageError("this model's heads are being edited already: give all edits at once, one thread at a time")
     heads = ModelHeads(model)
     heads.check(edits)
     frozen = _reference_values(model, heads, edits, reference)
-    _edited[model] = tuple(edits)
+    _edited[base] = tuple(edits)
     with ExitStack() as hooks:
-        hooks.callback(_edited.pop, model)
+        hooks.callback(_edited.pop, base)
         editor = _Editor(heads, hooks)
         editor.hook_weights(edits)
         editor.hook_outputs(edits, frozen)
@@ -78,9 +79,14 @@ def edited_heads(
         yield
 
 
-def edits_of(model: nn.Module) -> tuple[HeadEdit, ...]:
+def edits_of(model: SmhtPreTrainedModel) -> tuple[HeadEdit, ...]:
     """What is being done to the model's heads at the moment: none outside of `edited_heads`."""
-    return _edited.get(model, ())
+    return _edited.get(_base(model), ())
+
+
+def _base(model: Any) -> nn.Module:
+    """What a model with a head and the same model without it have in common."""
+    return getattr(model, model.base_model_prefix, model)
 
 
 @dataclass

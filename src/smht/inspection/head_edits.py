@@ -52,7 +52,7 @@ class DropLineage:
     """Chunk `head` is zero all the way: where it enters block 0, whatever is added to it, and after the last norm.
 
     The model is then the `H − 1` other narrow ones (seed 000, 6.1); norms over the whole vector still count the zeros.
-    Only for models whose chunks have a lineage (`smht.inspection.head_logits.lineage`); of both stacks where there are
+    Only for models whose chunks have a lineage (`smht.inspection.lineage`); of both stacks where there are
     two.
 
     Attributes:
@@ -257,7 +257,9 @@ class ModelHeads:
             names = " or ".join(map(repr, self.blocks))
             if len(self.blocks) == 1:
                 raise UsageError(f"there is no stack {stack!r}: this model has one, whose heads are named without it")
-            raise UsageError(f"this model has two stacks: name {names} with a head, not {stack!r}")
+            raise UsageError(
+                f"this model has two stacks: name {names} with a head (in commands: encoder.0.1), not {stack!r}"
+            )
         there = self.parts(stack)
         if parts is None:
             return there
@@ -278,7 +280,7 @@ def part_names(parts: Sequence[str]) -> str:
 
 
 def _check_number(name: str, number: int, size: int) -> None:
-    if not 0 <= number < size:
+    if type(number) is not int or not 0 <= number < size:
         raise UsageError(f"there is no {name} {number}: they are 0 to {size - 1}")
 
 

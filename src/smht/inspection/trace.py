@@ -49,6 +49,21 @@ class Step:
         """Of the value, `(B, ...)`."""
         return tuple(self.value.shape)
 
+    @property
+    def place(self) -> str:
+        """Stack and block, such as `decoder, block 0`; empty outside of both."""
+        return ", ".join([self.stack] * bool(self.stack) + [f"block {self.layer}"] * (self.layer is not None))
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether the value is attention weights, `[B, H, T, S]`."""
+        return self.number in ("3d", "3h.4")
+
+    @property
+    def is_to_memory(self) -> bool:
+        """Whether the value is the weights of attention to a memory."""
+        return self.number == "3h.4"
+
 
 @dataclass(frozen=True, repr=False)
 class Trace(Displayed):
@@ -66,10 +81,9 @@ class Trace(Displayed):
         """A row a step."""
         rows = []
         for step in self.steps:
-            place = [step.stack] * bool(step.stack) + [f"block {step.layer}"] * (step.layer is not None)
             value = step.value.float()
-            ends = (f"{float(value.min()):.4g}", f"{float(value.max()):.4g}")
-            rows.append((step.number, " ".join(place), step.name, step.formula, str(step.shape), *ends))
+            ends = (f"{float(value.min()):.4g}", f"{float(value.max()):.4g}") if value.numel() else ("", "")
+            rows.append((step.number, step.place, step.name, step.formula, str(step.shape), *ends))
         headers = ("step", "where", "name", "formula", "shape", "from", "to")
         return [Table(headers, tuple(rows), words=(0, 1, 2, 3, 4))]
 
@@ -165,9 +179,9 @@ def _attention_steps(
     if is_pre:
         yield numbers[0], "LayerNorm", "(x − μ) / √(σ² + ε) · γ + β", norm.output, ""
     yield numbers[1], "heads", "reshape to [B, T, H, K]", query.input.unflatten(-1, (heads, width)), order
-    own = "x_h · W_Q[h], x_h · W_K[h], x_h · W_V[h]" if split_qkv else "x · W_Q, x · W_K, x · W_V: heads read all"
-    for letter, projection in (("query", query), ("key", key), ("value", value)):
-        yield numbers[2], f"{letter} a head", own, projection.output.unflatten(-1, (heads, width)), order
+    for made, letter, projection in (("query", "Q", query), ("key", "K", key), ("value", "V", value)):
+        own = f"x_h · W_{letter}[h]" if split_qkv else f"x · W_{letter}: heads read all"
+        yield numbers[2], f"{made} of each head", own, projection.output.unflatten(-1, (heads, width)), order
     assert call.weights is not None
     yield numbers[3], f"attention weights{what}", "softmax(q_h · k_hᵀ / √K + mask)", call.weights, ""
     mixed = output.input.unflatten(-1, (heads, width))
@@ -190,8 +204,9 @@ def _feed_forward_steps(block: Block, record: Recording, prefix: str) -> Iterato
     activation = block.mlp.activation
     if is_split:
         yield "3j", "heads", "reshape to [B, T, H, K]", up.input.unflatten(-1, (heads, -1)), order
-        yield "3k", "hidden a head", f"u_h = {activation}(x_h · W1[h])", down.input.unflatten(-1, (heads, -1)), order
-        yield "3k", "feed-forward a head", "z_h = u_h · W2[h]", down.output.unflatten(-1, (heads, -1)), order
+        hidden, output = (x.unflatten(-1, (heads, -1)) for x in (down.input, down.output))
+        yield "3k", "hidden of each head", f"u_h = {activation}(x_h · W1[h])", hidden, order
+        yield "3k", "feed-forward of each head", "z_h = u_h · W2[h]", output, order
     else:
         yield "3k", "hidden", f"u = {activation}(x · W1)", down.input, ""
         yield "3k", "feed-forward", "z = u · W2", down.output, ""

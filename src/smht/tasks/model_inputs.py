@@ -46,9 +46,16 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def token_names(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Each token as text, special ones by their names."""
+    """Each token as text, special ones by their names, bytes that are no text in hexadecimal: `‹F0 9F›`."""
     special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
-    return [special.get(i) or decode_bytes(tokenizer, [i]).decode("utf-8", "replace") for i in ids]
+    return [special.get(i) or _text_of(decode_bytes(tokenizer, [i])) for i in ids]
+
+
+def _text_of(piece: bytes) -> str:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return f"‹{piece.hex(' ').upper()}›"
 
 
 def parse_ids(text: str, vocab_size: int) -> list[int]:

@@ -10,7 +10,6 @@ from smht.explorer.heat_maps import Axis, heat_map, number, thumbnail
 from smht.explorer.markup import details, heading_cells, paragraph, table
 from smht.explorer.reading import Reading
 from smht.explorer.section import LAST, Choice, Section, kept, places, resolve
-from smht.explorer.step_figures import is_attention
 from smht.inspection import Step
 from smht.inspection.attention_maps import head_statistics
 
@@ -23,7 +22,10 @@ class Attention(Section):
 
     name = "attention"
     heading = "Attention"
-    lead = "A row is a token that looks, a column one that is looked at; each row sums to 1."
+    lead = (
+        "A row is a token that looks, a column one that is looked at; each row sums to 1. Colours are relative to each "
+        "row's largest."
+    )
 
     def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
         """Which block, which head, which part of the text, and one token that looks."""
@@ -89,8 +91,8 @@ def _attentions(reading: Reading) -> dict[str, Step]:
     """The steps with attention weights, by what the page calls the place."""
     named = {}
     for step in reading.trace.steps:
-        if is_attention(step):
-            across = ", to what was read" if step.number == "3h.4" else ""
+        if step.is_attention:
+            across = ", to what was read" if step.is_to_memory else ""
             named[f"{step.stack + ' ' if step.stack else ''}block {step.layer}{across}"] = step
     return named
 
@@ -100,7 +102,7 @@ def _queries(reading: Reading, block: str) -> list[str]:
 
 
 def _keys(reading: Reading, step: Step) -> list[str]:
-    return reading.source if step.number == "3h.4" or step.stack == "encoder" else reading.tokens
+    return reading.source if step.is_to_memory or step.stack == "encoder" else reading.tokens
 
 
 def _thumbnails(step: Step) -> str:
@@ -115,7 +117,7 @@ def _seen_from(weights: Any, place: int, queries: list[str], keys: list[str]) ->
         for weight, key in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         if weight > 0
     ]
-    return bar_table(f"What token {place}, {queries[place]}, looks at", ("token", "weight"), bars)
+    return bar_table(f"What token {place}, “{queries[place]}”, looks at", ("token", "weight"), bars)
 
 
 def _numbers(step: Step) -> str:

@@ -9,7 +9,6 @@ from smht.explorer.heat_maps import number
 from smht.explorer.markup import paragraph
 from smht.explorer.reading import Reading
 from smht.explorer.section import LAST, Choice, Section, kept, places, resolve
-from smht.inspection import Swap
 
 _OFFERED = 30
 _NOTHING = ""
@@ -21,8 +20,10 @@ class Contributions(Section):
     """A score as the sum of what the chunks say."""
 
     name = "contributions"
-    heading = "Contributions of the heads"
-    lead = "The score (logit) of an outcome is the sum of one number a head. Against another: which head prefers which."
+    heading = "Contributions of the chunks"
+    lead = (
+        "The score (logit) of an outcome is the sum of one number a chunk. Against another: which chunk prefers which."
+    )
 
     def choices(self, readings: Sequence[Reading], values: Sequence[Any]) -> list[Choice]:
         """After which token, for which outcome, against which."""
@@ -53,13 +54,10 @@ class Contributions(Section):
         sums = split.logits.reshape(-1, len(numbers))[place]
         if len(numbers) == 2:
             parts, sums = parts[:, :1] - parts[:, 1:], sums[:1] - sums[1:]
-        what = f"Score of {outcome}" + (f" less that of {against}" if len(numbers) == 2 else "")
-        bars = [Bar(f"head {head}", value, (number(value),)) for head, value in enumerate(parts[:, 0].tolist())]
+        what = f"Score of “{outcome}”" + (f" less that of “{against}”" if len(numbers) == 2 else "")
+        bars = [Bar(f"chunk {chunk}", value, (number(value),)) for chunk, value in enumerate(parts[:, 0].tolist())]
         bars.append(Bar("sum", 0.0, (number(float(sums[0])),), is_total=True))
-        # A swapped head's words come from another chunk than they arrive in.
-        is_swapped = any(isinstance(edit, Swap) for edit in reading.edits)
-        note = "chunks are of the last hidden state only: swapped heads mix them before" if is_swapped else split.note
-        return bar_table(what, ("chunk", "adds"), bars) + paragraph(f"{note[:1].upper()}{note[1:]}.")
+        return bar_table(what, ("chunk", "adds"), bars) + paragraph(f"{split.note[:1].upper()}{split.note[1:]}.")
 
 
 def _likeliest(reading: Reading, place: int) -> list[str]:

@@ -40,7 +40,7 @@ class Tokens(Section):
             parts.append(outcomes(reading, 0, "Labels of the text"))
         elif reading.subject.writes:
             place = resolve(values[0], len(reading.ids))
-            parts.append(outcomes(reading, place, f"What comes after token {place}, {reading.tokens[place]}"))
+            parts.append(outcomes(reading, place, f"What comes after token {place}, “{reading.tokens[place]}”"))
             parts.append(_table_of_tokens(reading))
         return "".join(parts)
 
