@@ -20,8 +20,11 @@ WAYS = {
     "two": (2, []),
     "heads": (2, ["--mesh", "head=2"]),
     "both": (4, ["--mesh", "data=2,head=2"]),
+    "shards": (2, ["--mesh", "shard=2"]),
+    "hybrid": (4, ["--mesh", "data=2,shard=2"]),
 }
-"""The same run by one rank, by two with half a batch each, by two with half the heads each, and by four."""
+"""The same run by one rank, by two with half a batch each, by two with half the heads each, and by four; by two with
+half of every parameter each, and by four with two such models."""
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 import transformers
 from rich.console import Console
 
+from smht.distributed.mesh import Mesh
 from smht.distributed.processes import Processes, ToldError, as_if_alone
 from smht.errors import SmhtError, UsageError
 from smht.training import files
@@ -25,14 +26,15 @@ from smht.training.progress import TrainingDisplay
 from smht.training.record import new_record, results_of
 from smht.training.request import TrainRequest
 from smht.training.run_folder import RunFolder, writing
+from smht.training.sharded_trainer import ShardedTrainer
 from smht.training.together import (
     agree_on,
     check_shared,
     locked_by_first,
-    refuse_indivisible_model,
     refuse_standard_input,
     refuse_teacher,
     refuse_uneven,
+    refuse_unsharable,
 )
 from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
 
@@ -172,7 +174,7 @@ def resume(
         return _finish(run, record, "finished", prepared, processes)
     distillation = processes.together(lambda: read_distillation(run, record))
     processes.together(lambda: refuse_uneven(prepared.settings.batch_size, processes))
-    processes.together(lambda: refuse_indivisible_model(prepared, budget, processes))
+    processes.together(lambda: refuse_unsharable(prepared, budget, processes))
     processes.together(lambda: refuse_teacher(distillation is not None, processes))
     agree_on(prepared, processes)
     costs = _calibrate(prepared, distillation, processes)
@@ -202,7 +204,7 @@ def _prepare_new(request: TrainRequest, processes: Processes) -> Prepared:
     refuse_standard_input(request, processes)
     prepared = prepare(request)
     refuse_uneven(prepared.settings.batch_size, processes)
-    refuse_indivisible_model(prepared, request.budget, processes)
+    refuse_unsharable(prepared, request.budget, processes)
     return prepared
 
 
@@ -256,9 +258,9 @@ def _train(
             display.show,
         )
         log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
-        trainer = (SmhtTrainer if processes.mesh.head == 1 else HeadParallelTrainer)(
+        trainer = _trainer_for(processes.mesh)(
             prepared.model,
-            _optimisation(settings, processes.mesh.data),
+            _optimisation(settings, processes.mesh.batch_shares),
             prepared.examples,
             checkpoints=run.checkpoints,
             keep=settings.keep_checkpoints,
@@ -286,6 +288,12 @@ def _train(
     return _finish(run, record, status, prepared, processes)
 
 
+def _trainer_for(mesh: Mesh) -> Any:
+    if mesh.head > 1:
+        return HeadParallelTrainer
+    return ShardedTrainer if mesh.shard > 1 else SmhtTrainer
+
+
 def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepared, processes: Processes) -> Outcome:
     if not processes.is_first:
         return Outcome(run, status, record, prepared)
@@ -303,7 +311,7 @@ def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepa
 
 def _calibrate(prepared: Prepared, distillation: Distillation | None, processes: Processes) -> Calibration:
     alone = _optimisation(prepared.settings, processes=1)
-    share = replace(alone, batch_size=alone.batch_size // processes.mesh.data)
+    share = replace(alone, batch_size=alone.batch_size // processes.mesh.batch_shares)
     return slowest(processes.collect(calibrate(prepared.model, prepared.examples, share, distillation)))
 
 
