@@ -8,7 +8,6 @@ from typing import Any
 import transformers
 from rich.console import Console
 
-from smht.distributed.mesh import Mesh
 from smht.distributed.processes import Processes, ToldError, as_if_alone
 from smht.errors import SmhtError, UsageError
 from smht.training import files
@@ -18,7 +17,6 @@ from smht.training.calibration import Calibration, calibrate, slowest
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule, tensorboard
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.distillation import Distillation, keep_teacher, read_distillation
-from smht.training.head_trainer import HeadParallelTrainer
 from smht.training.interrupt import StopRequest
 from smht.training.plots import draw_plots
 from smht.training.preparation import Prepared, Settings, copy_standard_input, prepare, prepare_again
@@ -26,7 +24,6 @@ from smht.training.progress import TrainingDisplay
 from smht.training.record import new_record, results_of
 from smht.training.request import TrainRequest
 from smht.training.run_folder import RunFolder, writing
-from smht.training.sharded_trainer import ShardedTrainer
 from smht.training.together import (
     agree_on,
     check_shared,
@@ -37,6 +34,7 @@ from smht.training.together import (
     refuse_unsharable,
 )
 from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
+from smht.training.trainers import trainer_for
 
 _ROWS_PER_EVALUATION = 10
 _DEFAULT_WARMUP = 100
@@ -258,7 +256,7 @@ def _train(
             display.show,
         )
         log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
-        trainer = _trainer_for(processes.mesh)(
+        trainer = trainer_for(processes.mesh)(
             prepared.model,
             _optimisation(settings, processes.mesh.batch_shares),
             prepared.examples,
@@ -286,12 +284,6 @@ def _train(
             raise
     status = "finished" if trainer.state.global_step >= settings.steps else "interrupted"
     return _finish(run, record, status, prepared, processes)
-
-
-def _trainer_for(mesh: Mesh) -> Any:
-    if mesh.head > 1:
-        return HeadParallelTrainer
-    return ShardedTrainer if mesh.shard > 1 else SmhtTrainer
 
 
 def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepared, processes: Processes) -> Outcome:
