@@ -17,6 +17,7 @@ from smht.layers import Block, ChannelShuffle, MultiHeadAttention, SplitLinear, 
 from smht.layers.fast_path import SDPA_FUNCTIONS
 from smht.layers.position import TabulatedPositions
 from smht.models.configuration import SmhtConfig
+from smht.models.tensor_parallel import refuse_tensor_parallel
 
 SDPA_FUNCTIONS.add(sdpa_attention_forward)
 
@@ -78,6 +79,12 @@ class SmhtPreTrainedModel(PreTrainedModel):
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(Path(__file__).with_name("modeling.py"), folder)
         super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _resolve_parallel_plans(self, distributed_config: Any) -> Any:
+        """As in transformers, which calls it before it cuts a model; with refusals of ours."""
+        if distributed_config.tp_size > 1:
+            refuse_tensor_parallel(self.config, distributed_config.tp_size)
+        return super()._resolve_parallel_plans(distributed_config)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
