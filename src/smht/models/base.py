@@ -80,11 +80,16 @@ class SmhtPreTrainedModel(PreTrainedModel):
             shutil.copy(Path(__file__).with_name("modeling.py"), folder)
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def _resolve_parallel_plans(self, distributed_config: Any) -> Any:
-        """As in transformers, which calls it before it cuts a model; with refusals of ours."""
-        if distributed_config.tp_size > 1:
-            refuse_tensor_parallel(self.config, distributed_config.tp_size)
-        return super()._resolve_parallel_plans(distributed_config)
+    @classmethod
+    def maybe_distribute_model(cls, model: Any, distributed_config: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, which calls it before it loads weights; with refusals of ours.
+
+        Raises:
+            UsageError: tensor parallelism of a model that it cannot cut.
+        """
+        if distributed_config is not None and distributed_config.tp_size > 1:
+            refuse_tensor_parallel(model.config, distributed_config.tp_size)
+        return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

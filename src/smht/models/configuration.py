@@ -164,6 +164,10 @@ class SmhtConfig(PreTrainedConfig):
         """How transformers' tensor parallelism cuts each projection; None where it cannot."""
         return tensor_parallel_plan(self)
 
+    @base_model_tp_plan.setter
+    def base_model_tp_plan(self, plan: dict[str, str] | None) -> None:
+        """transformers 5.17 adds the rule of a tied embedding, which the plan has."""
+
     @property
     def head_dim(self) -> int:
         """`K`, the width of a head's chunk."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from smht.errors import UsageError
 
+HAS_STYLES = True
+"""Whether transformers' styles have the interface that ours need, in the version that is installed."""
 try:
-    from smht.models.tensor_parallel_styles import SPLIT_COLWISE, SPLIT_ROWWISE
+    import smht.models.tensor_parallel_styles  # noqa: F401 - registers them
 except ImportError:
     HAS_STYLES = False
-else:
-    HAS_STYLES = True
 
 if TYPE_CHECKING:
     from smht.models.configuration import SmhtConfig
@@ -31,6 +31,7 @@ def tensor_parallel_plan(config: "SmhtConfig") -> dict[str, str] | None:
     first, last = _styles("qkv", config.split)[0], _styles("output", config.split)[1]
     up, down = _styles("feed_forward", config.split)
     return {
+        "embed_tokens": "embedding_rowwise",
         **{f"layers.*.self_attn.{name}_proj": first for name in "qkv"},
         "layers.*.self_attn.o_proj": last,
         "layers.*.mlp.up_proj": up,
@@ -53,7 +54,7 @@ def refuse_tensor_parallel(config: "SmhtConfig", ranks: int) -> None:
 
 
 def _styles(part: str, split: Collection[str]) -> tuple[str, str]:
-    return (SPLIT_COLWISE, SPLIT_ROWWISE) if part in split else ("colwise", "rowwise")
+    return ("smht_split_colwise", "smht_split_rowwise") if part in split else ("colwise", "rowwise")
 
 
 def _reason_against(config: "SmhtConfig") -> str | None:

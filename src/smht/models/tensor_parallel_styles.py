@@ -12,20 +12,18 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from transformers.distributed.mixin import DistributedMixin
-from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
-from transformers.distributed.tensor_parallel import TensorParallelLayer
+from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES, TensorParallelLayer
 
-SPLIT_COLWISE, SPLIT_ROWWISE = "smht_split_colwise", "smht_split_rowwise"
-
-if not (hasattr(TensorParallelLayer, "install_forward") and hasattr(DistributedMixin, "_resolve_parallel_plans")):
+if not hasattr(TensorParallelLayer, "install_forward"):
     raise ImportError("styles of another interface")
+
+_registry: Any = ALL_PARALLEL_STYLES
 
 
 class SplitParallel(TensorParallelLayer):
     """Weight `[H, in/H, out/H]` and bias `[out]` cut along axis 0, which is by head."""
 
-    def should_use_local_tensors(self, module: nn.Module) -> bool:
+    def should_use_local_tensors(self, module: nn.Module) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Always: a head's product is within a rank."""
         return True
 
@@ -59,5 +57,5 @@ def _move(x: Tensor, mesh: DeviceMesh, given: Any, wanted: Any) -> Tensor:
     return DTensor.from_local(x, mesh, [given], run_check=False).redistribute(placements=[wanted]).to_local()
 
 
-ALL_PARALLEL_STYLES.register(SPLIT_COLWISE, SplitColwise())
-ALL_PARALLEL_STYLES.register(SPLIT_ROWWISE, SplitRowwise())
+_registry.register("smht_split_colwise", SplitColwise())
+_registry.register("smht_split_rowwise", SplitRowwise())
