@@ -137,6 +137,12 @@ def test_bad_input_is_told_once(world: Worlds, folder: Path, arguments: list[str
     assert not (folder / "bad").exists()
 
 
+def test_a_budget_in_time_is_not_for_parts_of_a_model(world: Worlds, folder: Path) -> None:
+    words = ("text.txt", *TINY, "--time", "5s", "--mesh", "shard=2", "--output", "bad")
+    told, _ = train(world, folder, "two", *words, code=2)
+    check_error_line(told.err, "sharded steps are not timed beforehand: give --steps or --epochs instead of --time")
+
+
 def test_ranks_with_other_code(world: Worlds, folder: Path) -> None:
     words = ["train", "text.txt", *TINY, *FOUR_STEPS, "--output", "coded"]
     told, other = world.run(2, programs.on_rank, str(folder), words, True)

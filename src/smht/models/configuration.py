@@ -165,7 +165,7 @@ class SmhtConfig(PreTrainedConfig):
         return tensor_parallel_plan(self)
 
     @base_model_tp_plan.setter
-    def base_model_tp_plan(self, plan: dict[str, str] | None) -> None:
+    def base_model_tp_plan(self, plan: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """transformers 5.17 adds the rule of a tied embedding, which the plan has."""
 
     @property

@@ -12,7 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES, TensorParallelLayer
+from transformers.distributed.tensor_parallel import (
+    ALL_PARALLEL_STYLES,  # pyright: ignore[reportPrivateImportUsage] - where 5.17 and 5.24 both have it
+    TensorParallelLayer,
+)
 
 if not hasattr(TensorParallelLayer, "install_forward"):
     raise ImportError("styles of another interface")
