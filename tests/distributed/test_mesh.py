@@ -8,13 +8,16 @@ from smht.distributed.mesh import Mesh
 from smht.errors import UsageError
 
 
-@given(data=st.integers(1, 6), head=st.integers(1, 6))
-def test_what_multiplies_to_the_ranks(data: int, head: int) -> None:
-    assert Mesh.parse(f"data={data}, head={head}", data * head) == Mesh(data, head)
-    assert Mesh.parse(f"head={head},data={data}", data * head) == Mesh(data, head)
-    assert Mesh.parse(None, data * head) == Mesh(data=data * head)
-    with pytest.raises(UsageError, match=f"is for {data * head} processes, and there are {data * head + 1}: start"):
-        Mesh.parse(f"data={data},head={head}", data * head + 1)
+@given(data=st.integers(1, 6), way=st.sampled_from(["head", "shard"]), parts=st.integers(1, 6))
+def test_what_multiplies_to_the_ranks(data: int, way: str, parts: int) -> None:
+    mesh, ranks = Mesh(data, **{way: parts}), data * parts
+    assert mesh.size == ranks and mesh.shares_model == (parts > 1)
+    assert mesh.batch_shares == (ranks if way == "shard" else data)
+    assert Mesh.parse(f"data={data}, {way}={parts}", ranks) == mesh
+    assert Mesh.parse(f"{way}={parts},data={data}", ranks) == mesh
+    assert Mesh.parse(None, ranks) == Mesh(data=ranks)
+    with pytest.raises(UsageError, match=f"is for {ranks} processes, and there are {ranks + 1}: start"):
+        Mesh.parse(f"data={data},{way}={parts}", ranks + 1)
 
 
 @pytest.mark.parametrize(
@@ -22,11 +25,12 @@ def test_what_multiplies_to_the_ranks(data: int, head: int) -> None:
     [
         ("heads=2", "mesh names 'heads': did you mean head"),
         ("", "mesh names ''"),
-        ("data=two", "give each of data, head once, as in data=2,head=2"),
+        ("data=two", "give each of data, shard, head once, as in data=2,head=2"),
         ("data=0", "give each of"),
         ("data=-1", "give each of"),
         ("data", "give each of"),
         ("data=2,data=2", "give each of"),
+        ("shard=2,head=2", "shares a model in two ways: take shard or head"),
         ("data=2,head=2", "is for 4 processes, and there is 1: start 4, as with --processes 4"),
     ],
 )

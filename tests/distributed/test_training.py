@@ -14,14 +14,18 @@ from helpers.command_line import FOUR_STEPS, TINY, Result, check_error_line
 from helpers.processes import Worlds
 from helpers.together import SIZES
 from smht.models import SmhtForCausalLM
+from smht.training.checkpoint import list_checkpoints
 
 WAYS = {
     "one": (1, []),
     "two": (2, []),
     "heads": (2, ["--mesh", "head=2"]),
     "both": (4, ["--mesh", "data=2,head=2"]),
+    "shards": (2, ["--mesh", "shard=2"]),
+    "hybrid": (4, ["--mesh", "data=2,shard=2"]),
 }
-"""The same run by one rank, by two with half a batch each, by two with half the heads each, and by four."""
+"""The same run by one rank, by two with half a batch each, by two with half the heads each, and by four; by two with
+half of every parameter each, and by four with two such models."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +65,19 @@ def values(logged: list[dict[str, Any]], name: str) -> list[float]:
     return [row[name] for row in logged if row[name] is not None]
 
 
+def compare_moments(expected: Path, found: Path) -> None:
+    """The newest checkpoints have the same moments by number of parameter."""
+    one, several = (
+        torch.load(list_checkpoints(run / "checkpoints")[-1] / "optimizer.pt", weights_only=True)["state"]
+        for run in (expected, found)
+    )
+    assert one.keys() == several.keys()
+    for number, state in one.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            largest = float(state[name].abs().max())
+            torch.testing.assert_close(several[number][name], state[name], rtol=1e-3, atol=1e-4 * largest)
+
+
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "one"])
 def test_several_ranks_train_the_run_of_one(runs: dict[str, Path], way: str) -> None:
     one, several = rows(runs["one"]), rows(runs[way])
@@ -81,7 +98,7 @@ def test_every_run_loads_in_one_process(runs: dict[str, Path], way: str) -> None
 
 def test_another_number_of_ranks_resumes(world: Worlds, runs: dict[str, Path], tmp_path: Path) -> None:
     extended = {}
-    ways = {"one": "two", "two": "heads", "heads": "one"}
+    ways = {"one": "two", "two": "heads", "heads": "one", "shards": "one", "both": "shards", "hybrid": "heads"}
     for name, way in ways.items():
         shutil.copytree(runs[name], tmp_path / name)
         (tmp_path / "text.txt").write_text(programs.TEXT)
@@ -89,6 +106,12 @@ def test_another_number_of_ranks_resumes(world: Worlds, runs: dict[str, Path], t
         extended[name] = told.json["validation_loss"]
     for name in ways:
         assert extended[name] == pytest.approx(extended["one"], rel=1e-4)
+        compare_moments(tmp_path / "one", tmp_path / name)
+
+
+@pytest.mark.parametrize("way", [name for name in WAYS if name not in ("one", "two")])
+def test_checkpoints_have_the_moments_of_the_whole_model(runs: dict[str, Path], way: str) -> None:
+    compare_moments(runs["one"], runs[way])
 
 
 @pytest.mark.parametrize(
@@ -97,6 +120,9 @@ def test_another_number_of_ranks_resumes(world: Worlds, runs: dict[str, Path], t
         (["text.txt", "--batch-size", "3"], "batch_size = 3 cannot be dealt out evenly to 2 processes; the nearest"),
         (["-"], "2 processes cannot all read standard input"),
         (["nowhere.txt"], "nowhere.txt"),
+        (["text.txt", "--mesh", "shard=2", "--batch-size", "3"], "batch_size = 3 cannot be dealt out evenly to 2"),
+        (["text.txt", "--mesh", "shard=2,head=2"], "mesh = 'shard=2,head=2' shares a model in two ways: take shard"),
+        (["text.txt", "--mesh", "shard=3"], "mesh = 'shard=3' is for 3 processes, and there are 2: start 3"),
         (["text.txt", "--mesh", "head=3"], "mesh = 'head=3' is for 3 processes, and there are 2: start 3"),
         (
             ["text.txt", "--mesh", "head=2", "--num-attention-heads", "1", "--mixing", "none"],
@@ -109,6 +135,12 @@ def test_bad_input_is_told_once(world: Worlds, folder: Path, arguments: list[str
     check_error_line(told.err, says)
     assert (told.out, other.out, other.err) == ("", "", "")
     assert not (folder / "bad").exists()
+
+
+def test_a_budget_in_time_is_not_for_parts_of_a_model(world: Worlds, folder: Path) -> None:
+    words = ("text.txt", *TINY, "--time", "5s", "--mesh", "shard=2", "--output", "bad")
+    told, _ = train(world, folder, "two", *words, code=2)
+    check_error_line(told.err, "sharded steps are not timed beforehand: give --steps or --epochs instead of --time")
 
 
 def test_ranks_with_other_code(world: Worlds, folder: Path) -> None:

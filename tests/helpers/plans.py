@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Replicate
 from torch.nn.parallel import DistributedDataParallel
@@ -12,8 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from helpers.head_parallel import tiny_config
 from smht import SmhtForCausalLM
 from smht.distributed.head_parallel import clip_grad_norm, head_parallel
+from smht.distributed.mesh import Mesh
 from smht.distributed.processes import keep_constants_home
 from smht.distributed.ranks import Ranks
+from smht.distributed.sharded import shard_model
 from smht.distributed.traffic import Traffic
 from smht.models import dense_twin
 
@@ -55,11 +56,9 @@ def _shared(way: str, model: SmhtForCausalLM, ranks: Ranks) -> Any:
     if way == "data":
         keep_constants_home(model)
         return DistributedDataParallel(model, process_group=ranks.group)
-    mesh = DeviceMesh.from_group(ranks.group, "cpu")
     if way == "sharded":
-        for block in model.model.layers:
-            fully_shard(block, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
+        return shard_model(model, Mesh(shard=ranks.size), "cpu")
+    mesh = DeviceMesh.from_group(ranks.group, "cpu")
     twin = SmhtForCausalLM(dense_twin(model.config))
     for block in twin.model.layers:
         parallelize_module(block, mesh, TENSOR_PARALLEL)

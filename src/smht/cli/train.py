@@ -79,7 +79,12 @@ def train(
     ] = None,
     mesh: Annotated[
         str | None,
-        option("Run", "How many processes share the batch, how many a model's heads.", default="data=PROCESSES,head=1"),
+        option(
+            "Run",
+            "How many processes share the batch, and of those how many every parameter too (shard), or how many a "
+            "model's heads.",
+            default="data=PROCESSES",
+        ),
     ] = None,
     rank_timeout: Annotated[
         str | None, option("Run", "How long to wait for a process that is silent, like 90s.", default="30m")

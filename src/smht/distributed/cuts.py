@@ -5,6 +5,7 @@ model. Cutting is along one axis, into parts of equal size; the vocabulary's may
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from smht.distributed.ranks import Ranks
 from smht.distributed.vocabulary import ChannelHead, VocabularyHead
 from smht.layers import HeadLayerNorm, SplitLinear
 from smht.layers.position import LearnedPositions
+
+M = TypeVar("M", bound=nn.Module)
 
 AXES: dict[type[nn.Module], dict[str, int]] = {
     SplitLinear: {"weight": 0, "bias": 0},
@@ -77,3 +80,20 @@ def join_all(part: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
     """The whole model's parameters by name on rank 0, nothing on the others; every rank has to call it."""
     joined = {name: join(parameter, axis, ranks) for name, parameter, axis in axes_of(part)}
     return {name: tensor for name, tensor in joined.items() if tensor is not None}
+
+
+def assemble(kind: type[M], config: Any, state: Mapping[str, Tensor]) -> M:
+    """A whole model in this process; nothing random is drawn.
+
+    Args:
+        kind: its class.
+        config: what that takes.
+        state: its parameters by name.
+    """
+    with torch.random.fork_rng(devices=[]):
+        whole = kind(config)
+    nn.Module.to(whole, dtype=next(iter(state.values())).dtype)
+    with torch.no_grad():
+        for name, parameter in whole.named_parameters():
+            parameter.copy_(state[name])
+    return whole

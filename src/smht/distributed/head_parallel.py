@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from smht.distributed.cuts import join_all, load_cut
+from smht.distributed.cuts import assemble, join_all, load_cut
 from smht.distributed.norm import RankLayerNorm
 from smht.distributed.ranks import Ranks
 from smht.distributed.shuffle import RankShuffle
@@ -71,15 +71,7 @@ class HeadParallelCausalLM(SmhtForCausalLM):
     def whole_model(self) -> SmhtForCausalLM | None:
         """The whole model on rank 0, None on the others."""
         state = self.whole_state()
-        if not state:
-            return None
-        with torch.random.fork_rng(devices=[]):
-            whole = SmhtForCausalLM(self.whole_config)
-        nn.Module.to(whole, dtype=next(iter(state.values())).dtype)
-        with torch.no_grad():
-            for name, parameter in whole.named_parameters():
-                parameter.copy_(state[name])
-        return whole
+        return assemble(SmhtForCausalLM, self.whole_config, state) if state else None
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """The whole model, written by rank 0: it loads in one process, or is cut again for any number of ranks."""

@@ -1,6 +1,7 @@
-"""How many ranks share a batch, and how many share a model."""
+"""How many ranks share a batch, and how many share a model, and in which way."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -8,8 +9,9 @@ import torch.distributed as dist
 from smht.distributed.ranks import Ranks
 from smht.errors import UsageError, did_you_mean
 
-AXES = ("data", "head")
-"""What can be shared: the batch, each rank with a model of its own; or a model, each rank with heads of its own."""
+AXES = ("data", "shard", "head")
+"""What can be shared: the batch, each rank with a model of its own; the batch, and with it the numbers of every
+parameter (FSDP); or a model, each rank with heads of its own."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,12 @@ class Mesh:
 
     Attributes:
         data: how many models there are, each for a share of the batch.
-        head: how many ranks share a model.
+        shard: how many ranks share the parameters of a model, each with a share of the batch too.
+        head: how many ranks share the heads of a model, all with the same share of the batch.
     """
 
     data: int = 1
+    shard: int = 1
     head: int = 1
 
     @classmethod
@@ -29,7 +33,7 @@ class Mesh:
         """`data=2,head=2` for 4 ranks; without a text all of them share the batch.
 
         Raises:
-            UsageError: something else, or numbers whose product is not `ranks`.
+            UsageError: something else, numbers whose product is not `ranks`, or both ways to share a model.
         """
         if text is None:
             return cls(data=ranks)
@@ -42,19 +46,36 @@ class Mesh:
                 raise UsageError(f"mesh = {text!r}: give each of {', '.join(AXES)} once, as in data=2,head=2")
             sizes[name] = int(size)
         mesh = cls(**sizes)
-        if mesh.data * mesh.head != ranks:
+        if mesh.shard > 1 and mesh.head > 1:
+            raise UsageError(f"mesh = {text!r} shares a model in two ways: take shard or head, either with data")
+        if mesh.size != ranks:
             there_are = f"there are {ranks}" if ranks > 1 else "there is 1"
             raise UsageError(
-                f"mesh = {text!r} is for {mesh.data * mesh.head} processes, and {there_are}: "
-                f"start {mesh.data * mesh.head}, as with --processes {mesh.data * mesh.head}"
+                f"mesh = {text!r} is for {mesh.size} processes, and {there_are}: "
+                f"start {mesh.size}, as with --processes {mesh.size}"
             )
         return mesh
 
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return math.prod(astuple(self))
+
+    @property
+    def batch_shares(self) -> int:
+        """Into how many shares a batch is dealt."""
+        return self.data * self.shard
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether ranks have parts of a model, not all of it."""
+        return self.shard * self.head > 1
+
     def groups(self) -> tuple[Ranks, Ranks]:
-        """Who shares the batch with this rank, and who its model; every rank has to call it."""
-        size, rank = self.data * self.head, dist.get_rank()
-        models = [list(range(first, first + self.head)) for first in range(0, size, self.head)]
-        shares = [list(range(first, size, self.head)) for first in range(self.head)]
+        """Who has other shares of the batch than this rank, and who its other heads; every rank has to call it."""
+        rank = dist.get_rank()
+        models = [list(range(first, first + self.head)) for first in range(0, self.size, self.head)]
+        shares = [list(range(first, self.size, self.head)) for first in range(self.head)]
         made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks) for ranks in (*shares, *models)}
         return tuple(  # pyright: ignore[reportReturnType]
             Ranks(next(made[tuple(ranks)] for ranks in kind if rank in ranks)) for kind in (shares, models)

@@ -198,7 +198,7 @@ def as_if_alone(mesh: Mesh) -> Iterator[None]:
 
     It looks for them in the environment.
     """
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if mesh.head > 1 else ()
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if mesh.shares_model else ()
     hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

@@ -11,7 +11,8 @@ number. Bytes are those that a rank sends in a step by the algorithms of least t
 | Megatron-style, of the dense twin | L·8·N·D·w·(P−1)/P: whole vectors summed, twice a block and pass |
 | head | two numbers a token and norm, channels that a shuffle moves, the language-model head |
 
-FSDP has a unit a block and gathers a block's weights again for the backward pass. Under the third way embedding and
+FSDP has a unit a block and gathers a block's weights again for the backward pass; `smht train --mesh shard=P` does so.
+Under the third way embedding and
 head are whole on each rank.
 
 Time is computation, and for each message its rounds times the latency, and bytes over bandwidth; nothing overlaps. A

@@ -17,6 +17,7 @@ from smht.layers import Block, ChannelShuffle, MultiHeadAttention, SplitLinear, 
 from smht.layers.fast_path import SDPA_FUNCTIONS
 from smht.layers.position import TabulatedPositions
 from smht.models.configuration import SmhtConfig
+from smht.models.tensor_parallel import refuse_tensor_parallel
 
 SDPA_FUNCTIONS.add(sdpa_attention_forward)
 
@@ -78,6 +79,17 @@ class SmhtPreTrainedModel(PreTrainedModel):
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(Path(__file__).with_name("modeling.py"), folder)
         super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def maybe_distribute_model(cls, model: Any, distributed_config: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, which calls it before it loads weights; with refusals of ours.
+
+        Raises:
+            UsageError: tensor parallelism of a model that it cannot cut.
+        """
+        if distributed_config is not None and distributed_config.tp_size > 1:
+            refuse_tensor_parallel(model.config, distributed_config.tp_size)
+        return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

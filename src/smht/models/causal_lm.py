@@ -17,6 +17,7 @@ from smht.models.decoding import preferred_cache
 from smht.models.head_loss import head_loss, needs_no_logits
 from smht.models.labels import check_labels
 from smht.models.model import SmhtModel
+from smht.models.tensor_parallel import HEAD_PLAN
 
 
 class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
@@ -24,6 +25,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
 
     stacks = ("decoder",)
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _tp_plan = HEAD_PLAN
     _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, config: SmhtConfig) -> None:

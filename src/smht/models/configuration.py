@@ -13,6 +13,7 @@ from smht.errors import UsageError, did_you_mean
 from smht.layers.block import NORM_PLACEMENTS, SPLITTABLE
 from smht.layers.norm import NORM_SCOPES
 from smht.layers.position import POSITION_ENCODINGS
+from smht.models.tensor_parallel import tensor_parallel_plan
 from smht.ops.activation import ACTIVATIONS
 
 _TRANSFORMERS_FIELDS = {field.name for field in fields(PreTrainedConfig)}
@@ -157,6 +158,15 @@ class SmhtConfig(PreTrainedConfig):
         assert self.num_decoder_layers is not None
         text_config.num_hidden_layers = self.num_decoder_layers
         return text_config
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How transformers' tensor parallelism cuts each projection; None where it cannot."""
+        return tensor_parallel_plan(self)
+
+    @base_model_tp_plan.setter
+    def base_model_tp_plan(self, plan: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """transformers 5.17 adds the rule of a tied embedding, which the plan has."""
 
     @property
     def head_dim(self) -> int:

@@ -47,15 +47,17 @@ def announce(
 
 def _sharing(prepared: Prepared, mesh: Mesh) -> dict[str, str]:
     """What each of several processes has, if there are several."""
-    if mesh.data * mesh.head == 1:
+    if mesh.size == 1:
         return {}
     parts = []
-    if mesh.data > 1:
-        parts.append(f"1/{mesh.data} of every batch")
+    if mesh.batch_shares > 1:
+        parts.append(f"1/{mesh.batch_shares} of every batch")
+    if mesh.shard > 1:
+        parts.append(f"1/{mesh.shard} of every parameter")
     if mesh.head > 1:
         heads = prepared.model.config.num_attention_heads
         parts.append(f"{heads // mesh.head} of the {heads} heads")
-    return {"ranks": f"{mesh.data * mesh.head}, each with {' and '.join(parts)}"}
+    return {"ranks": f"{mesh.size}, each with {' and '.join(parts)}"}
 
 
 def _kernels(prepared: Prepared) -> str:

@@ -1,57 +1,23 @@
-"""Training a model whose heads are shared by several ranks, and whose batch by several such models.
+"""Training a model whose heads are shared by several ranks, and whose batch by several such models."""
 
-The Trainer of transformers is told of one process alone: this one's part of the model, on this one's share of the
-batch. What the ranks have in common goes through `smht.distributed` here. Checkpoints are of the whole model, so they
-resume on any number of ranks, one included.
-"""
-
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
-from smht.distributed.cuts import axes_of, cut, join, load_cut
+from smht.distributed.cuts import axes_of, cut, join
 from smht.distributed.head_parallel import HeadParallelCausalLM, clip_grad_norm, head_parallel
 from smht.distributed.processes import Processes
-from smht.tasks.task import Examples, Item, Score
+from smht.tasks.task import Examples
 from smht.training.distillation import Distillation
-from smht.training.run_folder import WEIGHTS
-from smht.training.trainer import OPTIMIZER, RANDOM_STATE, SCHEDULER, Optimisation, SmhtTrainer
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+from smht.training.part_trainer import Part, PartTrainer
+from smht.training.trainer import Optimisation
 
 
-class ShareOfBatches(Dataset[Item]):
-    """One replica's items of each batch.
-
-    Args:
-        items: of all batches, in order.
-        batch_size: items of a batch.
-        share: which share, `0..shares-1`.
-        shares: how many there are.
-    """
-
-    def __init__(self, items: Any, batch_size: int, share: int, shares: int) -> None:
-        self._items, self._batch_size, self._each = items, batch_size, batch_size // shares
-        self._first = share * self._each
-
-    def __len__(self) -> int:
-        return len(self._items) // self._batch_size * self._each
-
-    def __getitem__(self, index: int) -> Item:
-        batch, place = divmod(index, self._each)
-        return self._items[batch * self._batch_size + self._first + place]
-
-
-class HeadParallelTrainer(SmhtTrainer):
+class HeadParallelTrainer(PartTrainer):
     """The training loop of a rank with some of the heads.
 
     Args:
@@ -79,15 +45,10 @@ class HeadParallelTrainer(SmhtTrainer):
         distillation: Distillation | None,
         processes: Processes,
     ) -> None:
-        self._replicas, model_ranks = processes.mesh.groups()
-        self._batch_size = optimisation.batch_size
-        self._grad_norm = 0.0
-        part = processes.together(lambda: head_parallel(model, model_ranks))  # pyright: ignore[reportArgumentType]
-        super().__init__(part, optimisation, examples, checkpoints, keep, callbacks, distillation, processes)
-        # The norm is that of all ranks' gradients, which the Trainer does not know.
-        self._max_grad_norm, self.args.max_grad_norm = self.args.max_grad_norm, 0.0
-        self.train_dataset = ShareOfBatches(
-            self.train_dataset, self._batch_size, self._replicas.rank, self._replicas.size
+        replicas, model_ranks = processes.mesh.groups()
+        cut_model = processes.together(lambda: head_parallel(model, model_ranks))  # pyright: ignore[reportArgumentType]
+        super().__init__(
+            cut_model, optimisation, examples, checkpoints, keep, callbacks, distillation, processes, replicas
         )
 
     @property
@@ -95,83 +56,21 @@ class HeadParallelTrainer(SmhtTrainer):
         assert isinstance(self.model, HeadParallelCausalLM)
         return self.model
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
-        """The labels of all replicas, by which each divides its summed loss."""
-        counted = super()._get_num_items_in_batch(batch_samples, device)
-        if counted is None:
-            return None
-        total = torch.as_tensor(counted, device=device).clone()
-        self._replicas.start_sum(total).wait()
-        return total
+    def _parts(self) -> Iterator[Part]:
+        ranks = self._part.ranks
+        for name, parameter, axis in axes_of(self._part):
+            yield Part(name, parameter, partial(join, axis=axis, ranks=ranks), partial(cut, axis=axis, ranks=ranks))
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Forward and backward; loss and gradients are then those of the whole batch, and clipped."""
-        loss = super().training_step(*args, **kwargs)
+    def _sum_over_replicas(self, loss: Tensor) -> None:
+        if self._replicas.size == 1:
+            return
         gradients = [parameter.grad for parameter in self._part.parameters() if parameter.grad is not None]
-        if self._replicas.size > 1:
-            sending = [self._replicas.start_sum(tensor) for tensor in (loss, *gradients)]
-            for each in sending:
-                each.wait()
-        self._grad_norm = float(clip_grad_norm(self._part, self._max_grad_norm, self._part.ranks))
-        return loss
+        sending = [self._replicas.start_sum(tensor) for tensor in (loss, *gradients)]
+        for each in sending:
+            each.wait()
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        return super()._get_grad_norm(model, grad_norm=self._grad_norm)
-
-    def _score(self) -> Score:
-        return self._processes.together(lambda: self._examples.score(self._part))
+    def _clip(self) -> Tensor:
+        return clip_grad_norm(self._part, self._max_grad_norm, self._part.ranks)
 
     def _whole_model(self) -> PreTrainedModel | None:
         return self._part.whole_model()
-
-    def _fill_optimizer(self) -> Callable[[Path], None]:
-        """What the optimizer remembers of the whole model, gathered on the first rank; and how to write it."""
-        optimizer: Any = self.optimizer
-        state = optimizer.state_dict()
-        numbers = _numbers_of(optimizer)
-        for _, parameter, axis in axes_of(self._part):
-            own = state["state"].get(numbers[id(parameter)])
-            if own is not None:
-                joined = {name: join(own[name], axis, self._part.ranks) for name in _MOMENTS}
-                state["state"][numbers[id(parameter)]] = {**own, **joined}
-
-        def write(folder: Path) -> None:
-            scheduler: Any = self.lr_scheduler
-            torch.save(state, folder / OPTIMIZER)
-            torch.save(scheduler.state_dict(), folder / SCHEDULER)
-
-        return write
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        optimizer: Any = self.optimizer
-        for _, parameter, axis in axes_of(self._part):
-            own = optimizer.state.get(parameter)
-            if own:
-                own.update({name: cut(own[name], axis, self._part.ranks).clone() for name in _MOMENTS})
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_cut(self._part, load_file(Path(resume_from_checkpoint) / WEIGHTS), self._part.ranks)
-
-    def _random_state(self) -> list[tuple[str, bytes]]:
-        """As if the Trainer knew of the other ranks."""
-        files = super()._random_state()
-        named = [(f"rng_state_{self._processes.rank}.pth", contents) for _, contents in files]
-        return [*named, *(files if self._processes.is_first else [])]
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        own = None if checkpoint is None else Path(checkpoint) / f"rng_state_{self._processes.rank}.pth"
-        if own is None or not own.exists():
-            return
-        # The Trainer, which believes to be alone, reads one file.
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copy(own, Path(folder) / RANDOM_STATE)
-            super()._load_rng_state(folder)
-
-
-def _numbers_of(optimizer: Any) -> dict[int, int]:
-    """The number that an optimizer saves a parameter under, by the parameter's identity."""
-    parameters: Sequence[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return {id(parameter): number for number, parameter in enumerate(parameters)}

@@ -35,7 +35,7 @@ def refuse_uneven(batch_size: int, processes: Processes) -> None:
     Raises:
         UsageError: the number of those who share it does not divide it.
     """
-    size = processes.mesh.data
+    size = processes.mesh.batch_shares
     if batch_size % size:
         below = batch_size // size * size
         nearest = f"nearest are {below} and {below + size}" if below else f"nearest is {size}"
@@ -52,23 +52,23 @@ def refuse_teacher(has_teacher: bool, processes: Processes) -> None:
         raise UsageError("a run with a teacher trains in one process: leave --processes out")
 
 
-def refuse_indivisible_model(prepared: Prepared, budget: Budget, processes: Processes) -> None:
-    """Refuse what cannot be trained head-parallel, where that is asked for.
+def refuse_unsharable(prepared: Prepared, budget: Budget, processes: Processes) -> None:
+    """Refuse what cannot be trained by ranks with parts of the model, where that is asked for.
 
     Raises:
-        UsageError: `P` does not divide `H`, a projection is dense, no language model, a budget in time, or rates that
-            depend on widths.
+        UsageError: a budget in time; head-parallel also: `P` does not divide `H`, a projection is dense, no language
+            model, or rates that depend on widths.
     """
-    if processes.mesh.head == 1:
-        return
-    refuse_indivisible(prepared.model.config, processes.mesh.head)
-    if prepared.settings.parametrisation != STANDARD:
-        raise UsageError(
-            f"parametrisation = {prepared.settings.parametrisation!r} sets rates by widths, of which each rank has a "
-            "part: train data-parallel, or with the standard one"
-        )
-    if budget.seconds is not None:
-        raise UsageError("head-parallel steps are not timed beforehand: give --steps or --epochs instead of --time")
+    if processes.mesh.head > 1:
+        refuse_indivisible(prepared.model.config, processes.mesh.head)
+        if prepared.settings.parametrisation != STANDARD:
+            raise UsageError(
+                f"parametrisation = {prepared.settings.parametrisation!r} sets rates by widths, of which each rank has "
+                "a part: train data-parallel, or with the standard one"
+            )
+    if processes.mesh.shares_model and budget.seconds is not None:
+        how = "head-parallel" if processes.mesh.head > 1 else "sharded"
+        raise UsageError(f"{how} steps are not timed beforehand: give --steps or --epochs instead of --time")
 
 
 def facts_of(prepared: Prepared) -> dict[str, str]:

@@ -17,7 +17,6 @@ from smht.training.calibration import Calibration, calibrate, slowest
 from smht.training.callbacks import Recorder, SaveAtStart, Schedule, tensorboard
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.distillation import Distillation, keep_teacher, read_distillation
-from smht.training.head_trainer import HeadParallelTrainer
 from smht.training.interrupt import StopRequest
 from smht.training.plots import draw_plots
 from smht.training.preparation import Prepared, Settings, copy_standard_input, prepare, prepare_again
@@ -29,12 +28,13 @@ from smht.training.together import (
     agree_on,
     check_shared,
     locked_by_first,
-    refuse_indivisible_model,
     refuse_standard_input,
     refuse_teacher,
     refuse_uneven,
+    refuse_unsharable,
 )
 from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
+from smht.training.trainers import trainer_for
 
 _ROWS_PER_EVALUATION = 10
 _DEFAULT_WARMUP = 100
@@ -172,7 +172,7 @@ def resume(
         return _finish(run, record, "finished", prepared, processes)
     distillation = processes.together(lambda: read_distillation(run, record))
     processes.together(lambda: refuse_uneven(prepared.settings.batch_size, processes))
-    processes.together(lambda: refuse_indivisible_model(prepared, budget, processes))
+    processes.together(lambda: refuse_unsharable(prepared, budget, processes))
     processes.together(lambda: refuse_teacher(distillation is not None, processes))
     agree_on(prepared, processes)
     costs = _calibrate(prepared, distillation, processes)
@@ -202,7 +202,7 @@ def _prepare_new(request: TrainRequest, processes: Processes) -> Prepared:
     refuse_standard_input(request, processes)
     prepared = prepare(request)
     refuse_uneven(prepared.settings.batch_size, processes)
-    refuse_indivisible_model(prepared, request.budget, processes)
+    refuse_unsharable(prepared, request.budget, processes)
     return prepared
 
 
@@ -256,9 +256,9 @@ def _train(
             display.show,
         )
         log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
-        trainer = (SmhtTrainer if processes.mesh.head == 1 else HeadParallelTrainer)(
+        trainer = trainer_for(processes.mesh)(
             prepared.model,
-            _optimisation(settings, processes.mesh.data),
+            _optimisation(settings, processes.mesh.batch_shares),
             prepared.examples,
             checkpoints=run.checkpoints,
             keep=settings.keep_checkpoints,
@@ -303,7 +303,7 @@ def _finish(run: RunFolder, record: dict[str, Any], status: str, prepared: Prepa
 
 def _calibrate(prepared: Prepared, distillation: Distillation | None, processes: Processes) -> Calibration:
     alone = _optimisation(prepared.settings, processes=1)
-    share = replace(alone, batch_size=alone.batch_size // processes.mesh.data)
+    share = replace(alone, batch_size=alone.batch_size // processes.mesh.batch_shares)
     return slowest(processes.collect(calibrate(prepared.model, prepared.examples, share, distillation)))
 
 

@@ -1,0 +1,73 @@
+"""Training a model whose parameters are shared by the ranks that share its batch (FSDP)."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.trainer_callback import TrainerCallback
+
+from smht.distributed.cuts import assemble
+from smht.distributed.processes import Processes
+from smht.distributed.ranks import Ranks
+from smht.distributed.sharded import clip_sharded_grad_norm, cut_like, gathered, join_shards, shard_model
+from smht.tasks.task import Examples, Score
+from smht.training.distillation import Distillation
+from smht.training.part_trainer import Part, PartTrainer
+from smht.training.trainer import Optimisation
+
+
+class ShardedTrainer(PartTrainer):
+    """The training loop of a rank with some of the numbers of every parameter.
+
+    Args:
+        model: the whole model, the same on every rank.
+        optimisation: hyperparameters; the batch is that of all ranks together.
+        examples: see `SmhtTrainer`, like all that follows.
+        checkpoints: see there.
+        keep: see there.
+        callbacks: see there.
+        distillation: none; a teacher is not sharded.
+        processes: see there; their mesh says who shares what.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimisation: Optimisation,
+        examples: Examples,
+        checkpoints: Path,
+        keep: int,
+        callbacks: list[TrainerCallback],
+        distillation: Distillation | None,
+        processes: Processes,
+    ) -> None:
+        # `fully_shard` makes a class of its own.
+        self._whole_kind = type(model)
+        shard_model(model, processes.mesh, optimisation.device)
+        super().__init__(model, optimisation, examples, checkpoints, keep, callbacks, distillation, processes, Ranks())
+
+    def _parts(self) -> Iterator[Part]:
+        for name, parameter in self._network.named_parameters():
+            yield Part(name, parameter, self._join, partial(cut_like, part=parameter))
+
+    def _join(self, part: Tensor) -> Tensor | None:
+        whole = join_shards(part)
+        return whole if self._processes.is_first else None
+
+    def _sum_over_replicas(self, loss: Tensor) -> None:
+        # The gradients are sums already.
+        self._replicas.start_sum(loss).wait()
+
+    def _clip(self) -> Tensor:
+        return clip_sharded_grad_norm(self._network, self._max_grad_norm)
+
+    def _score(self) -> Score:
+        with gathered(self._network):
+            return super()._score()
+
+    def _whole_model(self) -> PreTrainedModel | None:
+        joined = {part.name: part.join(part.parameter) for part in self._parts()}
+        state = {name: tensor for name, tensor in joined.items() if tensor is not None}
+        return assemble(self._whole_kind, self._network.config, state) if state else None

@@ -1,0 +1,37 @@
+"""Ranks that share every parameter compute what one process computes."""
+
+from typing import Any
+
+import pytest
+
+from helpers import sharded as programs
+from helpers.processes import Worlds
+from smht.distributed.mesh import Mesh
+
+
+@pytest.mark.parametrize(
+    ("mesh", "changes"),
+    [
+        (Mesh(shard=2), {"mixing": "shuffle", "tie_word_embeddings": True, "vocab_size": 24}),
+        (Mesh(shard=2), {"split": (), "position_embedding": "rotary", "vocab_size": 24}),
+        (Mesh(data=2, shard=2), {"split": ("qkv",), "projection_bias": True, "vocab_size": 24}),
+    ],
+    ids=["split", "dense", "replicas"],
+)
+def test_steps_are_those_of_one_process(world: Worlds, mesh: Mesh, changes: dict[str, Any]) -> None:
+    for expected, found, norm_errors, weight_error in world.run(mesh.size, programs.train_both, mesh, changes, 25):
+        assert found == pytest.approx(expected, rel=1e-6)  # the loss is rounded to float32
+        assert len(set(expected)) == 25
+        assert max(norm_errors) < 1e-7
+        assert weight_error < 1e-7
+
+
+def test_sizes_that_the_ranks_do_not_divide(world: Worlds) -> None:
+    changes = {"vocab_size": 23, "num_attention_heads": 3, "hidden_size": 9, "intermediate_size": 15}
+    assert all(world.run(4, programs.round_trip, Mesh(shard=4), changes))
+
+
+def test_generating_between_steps(world: Worlds) -> None:
+    for expected, found, error in world.run(2, programs.generated, Mesh(shard=2)):
+        assert found == expected
+        assert error < 1e-6
