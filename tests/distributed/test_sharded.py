@@ -35,3 +35,9 @@ def test_generating_between_steps(world: Worlds) -> None:
     for expected, found, error in world.run(2, programs.generated, Mesh(shard=2)):
         assert found == expected
         assert error < 1e-6
+
+
+@pytest.mark.parametrize("mesh", [Mesh(shard=2), Mesh(data=2, shard=2)], ids=["one", "replicas"])
+def test_no_group_is_more_patient_than_all_ranks_together(world: Worlds, mesh: Mesh) -> None:
+    for seconds in world.run(mesh.size, programs.patience_of_groups, mesh):
+        assert len(seconds) == 1 and seconds != {1800.0}

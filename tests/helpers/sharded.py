@@ -5,14 +5,23 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.head_parallel import make_batch, tiny_config
 from smht import SmhtForCausalLM
 from smht.distributed.cuts import assemble
-from smht.distributed.mesh import Mesh
+from smht.distributed.mesh import Mesh, make_groups
 from smht.distributed.ranks import Ranks
-from smht.distributed.sharded import clip_sharded_grad_norm, cut_like, gathered, join_shards, shard_model, units_of
+from smht.distributed.sharded import (
+    clip_sharded_grad_norm,
+    cut_like,
+    device_mesh_of,
+    gathered,
+    join_shards,
+    shard_model,
+    units_of,
+)
 from smht.models import SmhtForSeq2SeqLM
 
 ROWS = 4
@@ -93,3 +102,10 @@ def generated(ranks: Ranks, mesh: Mesh) -> tuple[list[list[int]], list[list[int]
         losses.append(model.train()(**batch).loss)
         losses[-1].backward()
     return tokens[0].tolist(), tokens[1].tolist(), float((losses[0] - losses[1]).detach().abs())
+
+
+def patience_of_groups(ranks: Ranks, mesh: Mesh) -> set[float]:
+    """How many seconds a rank waits in its groups of a mesh, and among all."""
+    device_mesh = device_mesh_of(mesh, "cpu")
+    groups = [dist.group.WORLD, *make_groups(mesh.size, mesh.shard), *device_mesh.get_all_groups()]
+    return {group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups}

@@ -4,6 +4,7 @@ import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from smht.distributed.ranks import Ranks
@@ -73,10 +74,27 @@ class Mesh:
 
     def groups(self) -> tuple[Ranks, Ranks]:
         """Who has other shares of the batch than this rank, and who its other heads; every rank has to call it."""
-        rank = dist.get_rank()
-        models = [list(range(first, first + self.head)) for first in range(0, self.size, self.head)]
-        shares = [list(range(first, self.size, self.head)) for first in range(self.head)]
-        made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks) for ranks in (*shares, *models)}
-        return tuple(  # pyright: ignore[reportReturnType]
-            Ranks(next(made[tuple(ranks)] for ranks in kind if rank in ranks)) for kind in (shares, models)
-        )
+        shares, models = make_groups(self.size, self.head)
+        return Ranks(shares), Ranks(models)
+
+
+def make_groups(size: int, together: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """Groups of ranks in a grid whose rows have `together` of them; every rank has to call it.
+
+    They wait for each other as long as all ranks together do, where PyTorch would give them half an hour.
+
+    Returns:
+        this rank's column, and its row.
+    """
+    world = dist.group.WORLD
+    assert world is not None
+    patience = world._get_backend(torch.device("cpu")).options._timeout
+    rows = [list(range(first, first + together)) for first in range(0, size, together)]
+    columns = [list(range(first, size, together)) for first in range(together)]
+    made: dict[tuple[int, ...], Any] = {
+        tuple(ranks): dist.new_group(ranks, timeout=patience) for ranks in (*columns, *rows)
+    }
+    rank = dist.get_rank()
+    return tuple(  # pyright: ignore[reportReturnType]
+        next(made[tuple(ranks)] for ranks in kind if rank in ranks) for kind in (columns, rows)
+    )

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from smht.distributed.mesh import Mesh
+from smht.distributed.mesh import Mesh, make_groups
 from smht.models.base import SmhtBlock
 
 M = TypeVar("M", bound=nn.Module)
@@ -35,7 +35,7 @@ def shard_model(model: M, mesh: Mesh, device: str) -> M:
     Returns:
         The model. Every rank has to call it, with its share of the batch.
     """
-    ranks = _device_mesh(mesh, device)
+    ranks = device_mesh_of(mesh, device)
     for module in model.modules():
         if isinstance(module, SmhtBlock):
             fully_shard(module, mesh=ranks)
@@ -47,10 +47,13 @@ def shard_model(model: M, mesh: Mesh, device: str) -> M:
     return model
 
 
-def _device_mesh(mesh: Mesh, device: str) -> DeviceMesh:
+def device_mesh_of(mesh: Mesh, device: str) -> DeviceMesh:
+    """The ranks as `fully_shard` takes them; every rank has to call it."""
     if mesh.data == 1:
         return init_device_mesh(device, (mesh.shard,), mesh_dim_names=("shard",))
-    return init_device_mesh(device, (mesh.data, mesh.shard), mesh_dim_names=("data", "shard"))
+    groups = make_groups(mesh.size, mesh.shard)
+    ranks = torch.arange(mesh.size).view(mesh.data, mesh.shard)
+    return DeviceMesh.from_group(list(groups), device, ranks, mesh_dim_names=("data", "shard"))
 
 
 def units_of(model: nn.Module) -> Iterator[FSDPModule]:
