@@ -124,7 +124,7 @@ def test_attention_and_contributions_of_every_head(chromium: Browser, mini: str)
         page.get_by_role("button", name="Previous head").click()
         expect(page.locator("#attention table").first.locator("caption")).to_contain_text("head 2")
         choose(page, "Token that looks", "1: 52")
-        expect(page.locator("#attention table").nth(1).locator("caption")).to_contain_text("token 1, 52")
+        expect(page.locator("#attention table").nth(1).locator("caption")).to_contain_text("token 1, “52”")
         choose(page, "Head", "1")
         choose(page, "Rows", "whole text")
         choose(page, "Block", "block 0")
@@ -187,6 +187,18 @@ def test_heads_are_frozen_and_swapped_with_the_keyboard(chromium: Browser, mini:
         expect(page.locator("#tokens table")).to_have_count(0)
         page.get_by_label("Heads frozen at their mean over the text").press("Backspace")
         says([Drop(0, 2), Swap(0, 0, 3, what="weights")], "held")
+
+
+def test_a_page_of_many_heads(chromium: Browser) -> None:
+    many = subject(hidden_size=24, num_hidden_layers=12, num_attention_heads=12)
+    server = Server(Viewer([many]), "ab")
+    with watched(chromium, server.address) as seen:
+        page = seen.page
+        add(page, "Heads that are off", "block 11 head 7")
+        expect(page.locator("#tokens")).to_contain_text("Edits: drop layer 11 head 7;")
+        choose(page, "Block", "block 11")
+        expect(page.locator("#attention .thumbnails figure, #attention .thumbnails svg")).not_to_have_count(0)
+    server.close()
 
 
 def test_generation_token_by_token(chromium: Browser, mini: str) -> None:
@@ -264,7 +276,7 @@ def test_two_browsers_at_once(chromium: Browser, mini: str) -> None:
             expect(page.locator("#tokens .tokens li")).to_have_count(count)
             expect(page.locator("#generation li")).to_have_count(1)
         one.page.get_by_label("block 0 head 1", exact=True).check()
-        expect(one.page.locator("#tokens")).to_contain_text("Edits: drop layer 0 head 1.")
+        expect(one.page.locator("#tokens")).to_contain_text("Edits: drop layer 0 head 1;")
         type_ids(other.page, "4, 5, 6")
         expect(other.page.locator("#tokens .tokens li")).to_have_count(3)
         expect(other.page.locator("#tokens")).not_to_contain_text("Edits")

@@ -102,8 +102,8 @@ def _switches(viewer: Viewer) -> list[Any]:
     names = list(dict.fromkeys(name for subject in viewer.subjects for name in subject.heads))
     heads = [name for name in names if any(isinstance(s.heads.get(name), Drop) for s in viewer.subjects)]
     with gr.Row(elem_classes="choices"):
-        kind = gr.CheckboxGroup if len(names) <= _MOST_BOXES else _names
-        off = kind(names, value=[], label="Heads that are off", elem_id="off", scale=3, min_width=280)
+        kind = _boxes if len(names) <= _MOST_BOXES else _names
+        off = kind(names, label="Heads that are off", elem_id="off", scale=3, min_width=280)
         modes = [("live: of the edited run", LIVE), ("held: of the unedited run", HELD)]
         statistics = gr.Radio(modes, value=LIVE, label="Means and variances of LayerNorm", min_width=200)
     with gr.Row(elem_classes="choices"):
@@ -112,6 +112,10 @@ def _switches(viewer: Viewer) -> list[Any]:
         ways = [("where they write", "outputs"), ("their weights", "weights")]
         what = gr.Radio(ways, value="outputs", label="What they swap", min_width=200)
     return [off, frozen, swapped, what, statistics]
+
+
+def _boxes(names: list[str], **options: Any) -> gr.CheckboxGroup:
+    return gr.CheckboxGroup(names, value=[], **options)
 
 
 def _names(names: list[str], **options: Any) -> gr.Dropdown:

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from smht.explorer.colours import WEIGHTS
 from smht.explorer.heat_maps import Axis, heat_map
-from smht.explorer.markup import paragraph, token
+from smht.explorer.markup import heading_cells, paragraph, table
 from smht.explorer.reading import Reading
 from smht.inspection import Step
 
@@ -39,11 +39,8 @@ def _values(reading: Reading, step: Step, head: int) -> str:
     if step.number in ("5", "6"):
         return _scores(reading, step, tokens, value, title)
     if value.dim() == 1:
-        items = (
-            f"<li>{token(name)}<small>{index}</small></li>"
-            for name, index in zip(tokens.names, value.tolist(), strict=True)
-        )
-        return f'<ol class="tokens" aria-label="{title}">{"".join(items)}</ol>'
+        ids = "".join(f"<td>{index}</td>" for index in value.tolist())
+        return table(title, [heading_cells(("token", *tokens.names))], [f'<th scope="row">id</th>{ids}'])
     width = value.shape[-1] if value.dim() == 3 else _chunk(reading, value)
     return heat_map(value.flatten(1), tokens, Axis("head" if width else "channel", group=width), title)
 
