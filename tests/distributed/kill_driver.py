@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 from smht.training.checkpoint import find_checkpoint
 
-RANKS, STEPS, SECONDS = 2, 300, 1200
+RANKS, STEPS, SECONDS = 2, 120, 1200
 SIZES = (
     *("--hidden-size", "16", "--num-hidden-layers", "1", "--num-attention-heads", "2", "--mixing", "shuffle"),
     *("--context", "16", "--batch-size", "4", "--tokenizer", "byte", "--device", "cpu"),

@@ -86,7 +86,7 @@ def test_text_of_a_model_is_shown_as_text() -> None:
     so_far = Continuation(tuple(b"<b>x\xff"), (0.5,) * 5, begin(0).randomness)
     page = parse_page(draw(one, so_far))
     assert page.all("pre")[0].text == "<b>x�"
-    assert [item.text for item in page.all("li")] == [f"{name}50.0%" for name in ("<", "b", ">", "x", "FF")]
+    assert [item.text for item in page.all("li")] == [f"{name}50.0%" for name in ("<", "b", ">", "x", "‹FF›")]
     assert "Nothing added yet." in draw(one, begin(0))
 
 

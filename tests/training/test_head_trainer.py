@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smht.training.head_trainer import ShareOfBatches
+from smht.training.part_trainer import ShareOfBatches
 
 
 @given(batches=st.integers(0, 5), each=st.integers(1, 4), shares=st.integers(1, 4))
