@@ -42,7 +42,6 @@ def loss_and_gradients(model: nn.Module, function: Any, **inputs: Tensor) -> lis
         pytest.param("split", "aot_eager", marks=pytest.mark.slow),
         pytest.param("head-norm", "aot_eager", marks=pytest.mark.slow),
         pytest.param("shuffle", "inductor", marks=pytest.mark.slow),
-        pytest.param("dense", "inductor", marks=pytest.mark.slow),
     ],
 )
 def test_forward_and_backward_are_one_graph(architecture: str, backend: str) -> None:
