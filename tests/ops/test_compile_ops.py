@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.kernels import random_rotation
 from helpers.tensors import assert_all_close, value_and_gradients
-from smht.ops import permute_channels, split_attention, split_feed_forward, split_linear
+from smht.ops import backend, permute_channels, split_attention, split_feed_forward, split_linear
 
 # PyTorch's compiler uses parts of PyTorch that PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -43,6 +43,21 @@ def check_compiled(op: str, compiler: str) -> None:
     torch.compiler.reset()
     compiled = torch.compile(function, fullgraph=True, backend=compiler)
     assert_all_close(value_and_gradients(compiled, *tensors), value_and_gradients(function, *tensors))
+
+
+@pytest.mark.parametrize("choice", [None, "reference"])
+def test_the_first_call_of_a_process_may_be_a_compiled_one(monkeypatch: pytest.MonkeyPatch, choice: str | None) -> None:
+    monkeypatch.setattr(backend, "_chosen", None)
+    monkeypatch.setattr(backend, "_FIRST_LOOKS", {})
+    monkeypatch.delenv("SMHT_BACKEND", raising=False)
+    if choice:
+        monkeypatch.setenv("SMHT_BACKEND", choice)
+    torch.compiler.reset()
+    x, weight = torch.randn(2, 6), torch.randn(2, 3, 5)
+    twice = torch.compile(lambda: split_linear(x, weight) + split_linear(x, weight), fullgraph=True, backend="eager")
+    ours = [twice(), twice()]
+    assert backend._chosen is None
+    assert_all_close(ours, [2 * split_linear(x, weight)] * 2)
 
 
 @pytest.mark.parametrize("op", OPS)

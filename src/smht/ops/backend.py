@@ -80,21 +80,12 @@ BACKENDS: dict[str, Backend] = {
 """Every backend by name; after the reference, in the order in which they are asked. Adding one is adding a row."""
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """What `set_backend` made of a name.
+_chosen: str | None = None
+_FIRST_LOOKS: dict[str, dict[str, list[Callable[[tuple[Any, ...]], bool]]]] = {}
+"""By choice and op, what the backends that are to be asked say of a call's arguments at first sight.
 
-    Attributes:
-        name: of the backend, or `auto`.
-        first_looks: by op, what the backends that are to be asked say of a call's arguments at first sight. Small calls
-            notice how long they are looked at: a microsecond here is five among cold caches, a tenth of what they take.
-    """
-
-    name: str
-    first_looks: dict[str, list[Callable[[tuple[Any, ...]], bool]]]
-
-
-_chosen: _Choice | None = None
+Small calls notice how long they are looked at: a microsecond here is five among cold caches, a tenth of what they take.
+"""
 
 
 def set_backend(name: str) -> None:
@@ -104,12 +95,17 @@ def set_backend(name: str) -> None:
         UsageError: there is no backend of that name, or it cannot run on this machine.
     """
     global _chosen
+    _prepare(name)
+    _chosen = name
+
+
+def _prepare(name: str) -> None:
     if name != AUTO:
         if name not in BACKENDS:
             raise UsageError(f"no backend is called {name!r}: {did_you_mean(name, [AUTO, *BACKENDS])}")
         if reason := BACKENDS[name].why_unavailable():
             raise UsageError(f"the backend {name!r} cannot run here: {reason}")
-    _chosen = _Choice(name, {op: _first_looks(op, name) for op in OPS})
+    _FIRST_LOOKS[name] = {op: _first_looks(op, name) for op in OPS}
 
 
 def _first_looks(op: str, chosen: str) -> list[Callable[[tuple[Any, ...]], bool]]:
@@ -124,24 +120,36 @@ def _first_looks(op: str, chosen: str) -> list[Callable[[tuple[Any, ...]], bool]
 
 def get_backend() -> str:
     """The name of the choice in force: the last one set, else what `SMHT_BACKEND` says, else `auto`."""
-    return _in_force().name
-
-
-def _in_force() -> _Choice:
     if _chosen is None:
-        set_backend(os.environ.get("SMHT_BACKEND") or AUTO)
+        set_backend(_named_outside())
     assert _chosen is not None
     return _chosen
 
 
+def _named_outside() -> str:
+    return os.environ.get("SMHT_BACKEND") or AUTO
+
+
 def run(op: str, *arguments: Any) -> Tensor:
     """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
-    # A constant while compiling: choosing may build a library.
-    chosen = _chosen if _chosen is not None else _choose()
-    for may_take in chosen.first_looks[op]:
+    chosen = _chosen if _chosen is not None else _first_choice()
+    for may_take in _FIRST_LOOKS[chosen][op]:
         if may_take(arguments):
-            return _backend_of(Call(op, arguments), chosen.name).functions[op](*arguments)
+            return _backend_of(Call(op, arguments), chosen).functions[op](*arguments)
     return BACKENDS[REFERENCE].functions[op](*arguments)
+
+
+def _first_choice() -> str:
+    # A graph holds only while what it has read of this module stays as it was: compiling sets nothing.
+    return _compiled_choice() if torch.compiler.is_compiling() else get_backend()
+
+
+@torch.compiler.assume_constant_result
+def _compiled_choice() -> str:
+    name = _named_outside()
+    if name not in _FIRST_LOOKS:
+        _prepare(name)  # which may build a library: nothing to trace
+    return name
 
 
 def has_kernel(op: str, *arguments: Any) -> bool:
@@ -155,11 +163,6 @@ def _backend_of(call: Call, chosen: str) -> Backend:
             if name != REFERENCE and chosen in (AUTO, name) and _takes(backend, call, chosen):
                 return backend
     return BACKENDS[REFERENCE]
-
-
-@torch.compiler.assume_constant_result
-def _choose() -> _Choice:
-    return _in_force()
 
 
 def _takes(backend: Backend, call: Call, chosen: str) -> bool:

@@ -78,6 +78,8 @@ class _PermuteChannels(torch.autograd.Function):
 
 def permute_channels(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
     """Reference of `smht.ops.permute_channels`."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return _PermuteChannels.forward(x, order, inverse)  # `apply` binds its arguments for longer than this takes
     return _PermuteChannels.apply(x, order, inverse)  # pyright: ignore[reportReturnType]
 
 
