@@ -158,37 +158,43 @@ MODELS: dict[str, Callable[[], SmhtPreTrainedModel]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "auto_class",
-    [name if name == "AutoModelForCausalLM" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
-)
-def test_saved_folder_loads_where_smht_was_never_imported(auto_class: str, tmp_path: Path) -> None:
-    model = MODELS[auto_class]()
-    model.save_pretrained(tmp_path / "saved")
-    given: dict[str, list[list[int]]] = {"input_ids": random_tokens().tolist()}
-    if auto_class == "AutoModelForSeq2SeqLM":
-        given["decoder_input_ids"] = random_tokens(2, 3).tolist()
-    code = (
-        "import sys, torch, transformers\n"
-        "assert not any(name.partition('.')[0] == 'smht' for name in sys.modules)\n"
-        f"folder = {str(tmp_path / 'saved')!r}\n"
-        "config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)\n"
-        f"loaded = transformers.{auto_class}.from_pretrained(folder, trust_remote_code=True)\n"
-        "assert type(config).__name__ == type(loaded.config).__name__ == 'SmhtConfig'\n"
-        f"assert type(loaded).__name__ == {type(model).__name__!r}\n"
-        f"output = loaded(**{{name: torch.tensor(ids) for name, ids in {given}.items()}}, return_dict=False)[0]\n"
-        f"torch.save(output.detach(), {str(tmp_path / 'output.pt')!r})\n"
-        f"loaded.save_pretrained({str(tmp_path / 'again')!r})\n"
-    )
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+LOADING_ELSEWHERE = """
+import json, sys, torch, transformers
+assert not any(name.partition(".")[0] == "smht" for name in sys.modules)
+for auto_class, (class_name, given) in json.loads(sys.argv[1]).items():
+    config = transformers.AutoConfig.from_pretrained(auto_class, trust_remote_code=True)
+    loaded = getattr(transformers, auto_class).from_pretrained(auto_class, trust_remote_code=True)
+    assert type(config).__name__ == type(loaded.config).__name__ == "SmhtConfig"
+    assert type(loaded).__name__ == class_name
+    output = loaded(**{name: torch.tensor(ids) for name, ids in given.items()}, return_dict=False)[0]
+    torch.save(output.detach(), f"{auto_class}.pt")
+    loaded.save_pretrained(f"{auto_class}-again")
+"""
+
+
+@pytest.mark.slow
+def test_saved_folders_load_where_smht_was_never_imported(tmp_path: Path) -> None:
+    models = {auto_class: make() for auto_class, make in MODELS.items()}
+    for auto_class, model in models.items():
+        model.save_pretrained(tmp_path / auto_class)
+    given = {auto_class: {"input_ids": random_tokens().tolist()} for auto_class in MODELS}
+    given["AutoModelForSeq2SeqLM"]["decoder_input_ids"] = random_tokens(2, 3).tolist()
+    told = json.dumps({auto_class: (type(models[auto_class]).__name__, given[auto_class]) for auto_class in MODELS})
+    # One process for all: each imports PyTorch and transformers anew.
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True
+        [sys.executable, "-W", "error", "-c", LOADING_ELSEWHERE, told],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 0, result.stderr
-    expected = model(**{name: torch.tensor(ids) for name, ids in given.items()}, return_dict=False)[0]
-    assert torch.equal(torch.load(tmp_path / "output.pt", weights_only=True), expected)
-    assert_same_model(type(model).from_pretrained(tmp_path / "again"), model)
-    assert (tmp_path / "again" / "modeling.py").exists()
+    for auto_class, model in models.items():
+        tensors = {name: torch.tensor(ids) for name, ids in given[auto_class].items()}
+        expected = model(**tensors, return_dict=False)[0]
+        assert torch.equal(torch.load(tmp_path / f"{auto_class}.pt", weights_only=True), expected)
+        assert_same_model(type(model).from_pretrained(tmp_path / f"{auto_class}-again"), model)
+        assert (tmp_path / f"{auto_class}-again" / "modeling.py").exists()
 
 
 AUTO_CLASSES = {"AutoConfig", *MODELS}
