@@ -2,19 +2,14 @@
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.trainer_callback import TrainerCallback
 
 from smht.distributed.cuts import axes_of, cut, join
 from smht.distributed.head_parallel import HeadParallelCausalLM, clip_grad_norm, head_parallel
-from smht.distributed.processes import Processes
-from smht.tasks.task import Examples
-from smht.training.distillation import Distillation
 from smht.training.part_trainer import Part, PartTrainer
-from smht.training.trainer import Optimisation
+from smht.training.trainer import Job, Optimisation
 
 
 class HeadParallelTrainer(PartTrainer):
@@ -23,33 +18,18 @@ class HeadParallelTrainer(PartTrainer):
     Args:
         model: the whole model, the same on every rank.
         optimisation: hyperparameters; the batch is that of all ranks together.
-        examples: see `SmhtTrainer`, like all that follows.
-        checkpoints: see there.
-        keep: see there.
-        callbacks: see there.
-        distillation: none; a teacher is not cut.
-        processes: see there; their mesh says who shares what.
+        job: the rest.
 
     Raises:
         UsageError: the model cannot be cut by head.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        optimisation: Optimisation,
-        examples: Examples,
-        checkpoints: Path,
-        keep: int,
-        callbacks: list[TrainerCallback],
-        distillation: Distillation | None,
-        processes: Processes,
-    ) -> None:
-        replicas, model_ranks = processes.mesh.groups()
-        cut_model = processes.together(lambda: head_parallel(model, model_ranks))  # pyright: ignore[reportArgumentType]
-        super().__init__(
-            cut_model, optimisation, examples, checkpoints, keep, callbacks, distillation, processes, replicas
+    def __init__(self, model: PreTrainedModel, optimisation: Optimisation, job: Job) -> None:
+        replicas, model_ranks = job.processes.mesh.groups()
+        cut_model = job.processes.together(
+            lambda: head_parallel(model, model_ranks)  # pyright: ignore[reportArgumentType]
         )
+        super().__init__(cut_model, optimisation, job, replicas)
 
     @property
     def _part(self) -> HeadParallelCausalLM:

@@ -17,14 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
-from transformers.trainer_callback import TrainerCallback
 
-from smht.distributed.processes import Processes
 from smht.distributed.ranks import Ranks
-from smht.tasks.task import Examples, Item, Score
-from smht.training.distillation import Distillation
+from smht.tasks.task import Item, Score
 from smht.training.run_folder import WEIGHTS
-from smht.training.trainer import OPTIMIZER, RANDOM_STATE, SCHEDULER, Optimisation, SmhtTrainer
+from smht.training.trainer import OPTIMIZER, RANDOM_STATE, SCHEDULER, Job, Optimisation, SmhtTrainer
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -74,30 +71,14 @@ class PartTrainer(SmhtTrainer):
     Args:
         model: this rank's part.
         optimisation: hyperparameters; the batch is that of all ranks together.
-        examples: see `SmhtTrainer`, like all that follows.
-        checkpoints: see there.
-        keep: see there.
-        callbacks: see there.
-        distillation: none; a teacher is not cut.
-        processes: see there.
+        job: the rest.
         replicas: those that have the other shares of the batch.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        optimisation: Optimisation,
-        examples: Examples,
-        checkpoints: Path,
-        keep: int,
-        callbacks: list[TrainerCallback],
-        distillation: Distillation | None,
-        processes: Processes,
-        replicas: Ranks,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, optimisation: Optimisation, job: Job, replicas: Ranks) -> None:
         self._replicas = replicas
         self._grad_norm = 0.0
-        super().__init__(model, optimisation, examples, checkpoints, keep, callbacks, distillation, processes)
+        super().__init__(model, optimisation, job)
         # The norm is that of all ranks' gradients, which the Trainer does not know.
         self._max_grad_norm, self.args.max_grad_norm = self.args.max_grad_norm, 0.0
         self.train_dataset = ShareOfBatches(self.train_dataset, optimisation.batch_size, replicas.rank, replicas.size)

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.trainer_callback import TrainerCallback
 
 from smht.distributed.cuts import assemble
-from smht.distributed.processes import Processes
 from smht.distributed.ranks import Ranks
 from smht.distributed.sharded import clip_sharded_grad_norm, cut_like, gathered, join_shards, shard_model
-from smht.tasks.task import Examples, Score
-from smht.training.distillation import Distillation
+from smht.tasks.task import Score
 from smht.training.part_trainer import Part, PartTrainer
-from smht.training.trainer import Optimisation
+from smht.training.trainer import Job, Optimisation
 
 
 class ShardedTrainer(PartTrainer):
@@ -24,29 +20,14 @@ class ShardedTrainer(PartTrainer):
     Args:
         model: the whole model, the same on every rank.
         optimisation: hyperparameters; the batch is that of all ranks together.
-        examples: see `SmhtTrainer`, like all that follows.
-        checkpoints: see there.
-        keep: see there.
-        callbacks: see there.
-        distillation: none; a teacher is not sharded.
-        processes: see there; their mesh says who shares what.
+        job: the rest.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        optimisation: Optimisation,
-        examples: Examples,
-        checkpoints: Path,
-        keep: int,
-        callbacks: list[TrainerCallback],
-        distillation: Distillation | None,
-        processes: Processes,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, optimisation: Optimisation, job: Job) -> None:
         # `fully_shard` makes a class of its own.
         self._whole_kind = type(model)
-        shard_model(model, processes.mesh, optimisation.device)
-        super().__init__(model, optimisation, examples, checkpoints, keep, callbacks, distillation, processes, Ranks())
+        shard_model(model, job.processes.mesh, optimisation.device)
+        super().__init__(model, optimisation, job, Ranks())
 
     def _parts(self) -> Iterator[Part]:
         for name, parameter in self._network.named_parameters():

@@ -33,7 +33,7 @@ from smht.training.together import (
     refuse_uneven,
     refuse_unsharable,
 )
-from smht.training.trainer import DivergedError, Optimisation, SmhtTrainer
+from smht.training.trainer import DivergedError, Job, Optimisation, SmhtTrainer
 from smht.training.trainers import trainer_for
 
 _ROWS_PER_EVALUATION = 10
@@ -256,9 +256,7 @@ def _train(
             display.show,
         )
         log_every = max(1, settings.evaluate_every // _ROWS_PER_EVALUATION)
-        trainer = trainer_for(processes.mesh)(
-            prepared.model,
-            _optimisation(settings, processes.mesh.batch_shares),
+        job = Job(
             prepared.examples,
             checkpoints=run.checkpoints,
             keep=settings.keep_checkpoints,
@@ -269,6 +267,8 @@ def _train(
             distillation=distillation,
             processes=processes,
         )
+        optimisation = _optimisation(settings, processes.mesh.batch_shares)
+        trainer = trainer_for(processes.mesh)(prepared.model, optimisation, job)
         trainer.remove_callback(transformers.PrinterCallback)
         try:
             if keep_start:

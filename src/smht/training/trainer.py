@@ -3,7 +3,7 @@
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -100,47 +100,53 @@ class Optimisation:
         return arguments
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a training loop works with beside a model and its hyperparameters.
+
+    Attributes:
+        examples: what to train and validate on.
+        checkpoints: the folder of all checkpoints.
+        keep: how many checkpoints to keep.
+        callbacks: what decides when to log, evaluate and save, and what is told about it.
+        distillation: a teacher's part in the loss, if there is one; a model of which each rank has a part has none.
+        processes: those that train together, whose mesh says who shares what; the first evaluates and writes.
+    """
+
+    examples: Examples
+    checkpoints: Path
+    keep: int
+    callbacks: list[TrainerCallback]
+    distillation: Distillation | None = None
+    processes: Processes = field(default_factory=Processes)
+
+
 class SmhtTrainer(Trainer):
     """The training loop, in one process or, by PyTorch's `DistributedDataParallel`, in each of several.
 
     Args:
         model: what to train.
         optimisation: hyperparameters.
-        examples: what to train and validate on.
-        checkpoints: the folder of all checkpoints.
-        keep: how many checkpoints to keep.
-        callbacks: what decides when to log, evaluate and save, and what is told about it.
-        distillation: a teacher's part in the loss, if there is one.
-        processes: those that train together; the first evaluates and writes.
+        job: the rest.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        optimisation: Optimisation,
-        examples: Examples,
-        checkpoints: Path,
-        keep: int,
-        callbacks: list[TrainerCallback],
-        distillation: Distillation | None = None,
-        processes: Processes | None = None,
-    ) -> None:
-        self._processes = processes or Processes()
-        self._examples = examples
-        self._distillation = distillation
+    def __init__(self, model: PreTrainedModel, optimisation: Optimisation, job: Job) -> None:
+        self._processes = job.processes
+        self._examples = job.examples
+        self._distillation = job.distillation
         self._parametrisation = optimisation.parametrisation
-        self._checkpoints = checkpoints
-        self._keep = keep
+        self._checkpoints = job.checkpoints
+        self._keep = job.keep
         if self._processes.size > 1:
             keep_constants_home(model)
         super().__init__(
             model=model,
-            args=optimisation.to_arguments(checkpoints),
-            train_dataset=examples.dataset(
+            args=optimisation.to_arguments(job.checkpoints),
+            train_dataset=job.examples.dataset(
                 optimisation.seed, optimisation.steps * optimisation.batch_size, optimisation.batch_size
             ),
-            data_collator=examples.collate,
-            callbacks=callbacks,
+            data_collator=job.examples.collate,
+            callbacks=job.callbacks,
         )
         if self._processes.rank:
             # The same seed made the same weights; what is dropped is to differ.
