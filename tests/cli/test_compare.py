@@ -244,9 +244,11 @@ def test_the_folder_of_another_comparison() -> None:
     )
     record = Path("here/comparison.json")
     assert contents(Path()) == before
-    for damaged in ("{", "[]", '{"asked": {}}', '{"asked": {}, "variants": [1], "seeds": [], "started": ""}'):
+    whole = json.loads(record.read_text())
+    changes = ({"variants": [1]}, {"seeds": [[1]]}, {"evaluation_windows": "all"})
+    for damaged in ("{", "[]", '{"asked": {}}', *(json.dumps({**whole, **change}) for change in changes)):
         record.write_text(damaged)
-        refuse(*COMPARE, *SHORT, "--output", "here", says="here/comparison.json is damaged")
+        refuse(*COMPARE, *SHORT, "--output", "here", says=("here/comparison.json is damaged", "name another --output"))
 
 
 def test_damaged_results() -> None:

@@ -104,7 +104,7 @@ def test_a_variant_without_a_law_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
     [
         ((), "at least 4 sizes, not 0"),
         (("--sizes", "5k,7k,10k"), "at least 4 sizes, not 3"),
-        (("--sizes", "100,7k,10k,14k"), ("no width gives split+shuffle 100 parameters", "the nearest is")),
+        (("--sizes", "100,7k,10k,14k"), ("no width gives split+shuffle 100 parameters", "1 block)")),
         (("--sizes", "5k,7k,10k,14k", "--variants", "split,dens"), ("'dens'", "did you mean dense?")),
         (("--sizes", "5k,7k,10k,14k", "--variants", "split,split+shufle"), "did you mean shuffle?"),
         (

@@ -106,7 +106,7 @@ def test_from_split_to_dense_and_on(copied_run: Path) -> None:
     assert config.split == ()
     weight = RunFolder("further").load_model().model.layers[0].mlp.up_proj.weight
     assert torch.count_nonzero(weight) == weight.numel()  # full matrices learn everywhere
-    assert "next: smht train TEXT --from more" in succeed("dense", "copy", "--output", "more").out
+    assert "next: smht train TEXT --from 'one more'" in succeed("dense", "copy", "--output", "one more").out
 
 
 def test_runs_that_are_refused(dense: Path, copied_run: Path, train) -> None:
@@ -117,6 +117,8 @@ def test_runs_that_are_refused(dense: Path, copied_run: Path, train) -> None:
     refuse("dense", "nowhere", *output, says="no run folder nowhere")
     for heads in ("3", "4", "0"):
         refuse("split", "dense", "--heads", heads, *output, says=(f"heads = {heads}", "attends with 2", "give 2"))
+    for seed in ("-1", "4294967296"):
+        refuse("split", "dense", "--seed", seed, *output, says=f"seed = {seed} must be from 0 to 4294967295")
     refuse("split", "dense", "--split", "qvk", *output, says="did you mean qkv?")
     refuse("split", "dense", "--split", "none", *output, says="split names no projection")
     refuse("split", "dense", "--tokens", "-1", *output, says="tokens = -1 must be at least 0")
@@ -135,7 +137,8 @@ def test_runs_that_are_refused(dense: Path, copied_run: Path, train) -> None:
 def test_nothing_is_overwritten(dense: Path, copied_run: Path, command: tuple[str, ...]) -> None:
     Path("folder").mkdir()
     Path("folder/file").touch()
-    refuse(*command, "--output", "copy", says="copy already holds a run")
+    shutil.copytree("copy", "a copy")
+    refuse(*command, "--output", "a copy", says=("a copy already holds a run", "smht train --resume 'a copy'"))
     refuse(*command, "--output", "folder", says="is not an empty folder")
     refuse(*command, "--output", "text.txt", says="name another --output")
     refuse(*command, "--output", "text.txt/new", says="text.txt is a file")

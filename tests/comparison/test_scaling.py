@@ -72,6 +72,15 @@ def test_what_is_finished_is_not_made_again_and_a_ladder_grows(
     assert not steps
     grown = by_key(run(make_ladder(text, f"{SIZES},20k"), tmp_path / "ladder"))
     assert before.items() <= grown.items() and len(grown) == 20 and len(steps) == 40
+    record = tmp_path / "ladder/scaling.json"
+    said = record.read_text()
+    for sizes in (SIZES, "6k,8k,12k,16k"):  # fewer, and another ladder's
+        with refused("has the size", "name all of its sizes, or another --output"):
+            run(make_ladder(text, sizes), tmp_path / "ladder")
+    assert record.read_text() == said
+    record.write_text("{")
+    with refused("scaling.json is damaged", "name another --output"):
+        run(make_ladder(text, f"{SIZES},20k"), tmp_path / "ladder")
 
 
 def test_an_interrupted_ladder_ends_as_if_it_had_not_been(
@@ -170,5 +179,5 @@ def test_the_folder_of_something_else(text: Path, tmp_path: Path) -> None:
     run(make_ladder(text, seeds=1), tmp_path / "ladder")
     with refused("sizes/parameters-5000 was begun with length.amount = 320, not 640"):
         run(make_ladder(text, seeds=1, budget="parameters=1M,tokens=640"), tmp_path / "ladder")
-    with refused("holds something else"):
+    with refused("holds something else than a ladder of sizes"):
         run(make_ladder(text), tmp_path)

@@ -140,10 +140,10 @@ def test_laws_cross_where_algebra_says() -> None:
 def test_laws_that_do_not_cross_in_the_range_say_so() -> None:
     parallel = PowerLaw(1.1, DENSE.log_coefficient, DENSE.exponent)
     assert find_crossing(exact("dense", DENSE), exact("above", parallel)) == Crossing(
-        "above", "dense", None, math.inf, math.inf, 0.0, 1e5, 1e10
+        "above", "dense", None, math.inf, math.inf, 0.0, 1.0, 1e5, 1e10
     )
     short = find_crossing(exact("split", SPLIT), exact("dense", DENSE), largest=0.9 * MEETING)
-    assert (short.size, short.share, short.largest) == (None, 0.0, 0.9 * MEETING)
+    assert (short.size, short.share, short.stays, short.largest) == (None, 0.0, 1.0, 0.9 * MEETING)
 
 
 def test_an_interval_may_reach_out_of_the_range() -> None:
@@ -154,7 +154,7 @@ def test_an_interval_may_reach_out_of_the_range() -> None:
     found = find_crossing(split, dense)
     assert found.size == pytest.approx(MEETING)
     assert (found.low, found.high) == (0.0, math.inf)
-    assert found.share == pytest.approx(0.9)
+    assert (found.share, found.stays) == pytest.approx((0.9, 0.05))
 
 
 def test_a_fitted_crossing_has_the_truth_in_its_interval() -> None:

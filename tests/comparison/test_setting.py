@@ -89,6 +89,8 @@ def test_what_a_trial_will_take(text: Path) -> None:
         ({"budget": "parameters=10,tokens=64"}, ("no width gives split+shuffle 10 parameters", "nearest is")),
         ({"budget": "parameters=100T,tokens=64"}, ("need at least", "of memory", "take a smaller model")),
         ({"variants": "split,split+shuffle+H=1"}, ("variant split+shuffle+H=1", "there is one head")),
+        ({"variants": "split,dense,split+rotary"}, ("variants split and split+rotary are the same model here",)),
+        ({"variants": "split+shuffle+H=2,split+shuffle"}, ("split+shuffle+H=2 and split+shuffle are the same",)),
         ({"context": 10_000}, ("tokens, fewer than one block of 10001", "smaller --context")),
         ({"context": 1}, ("context = 1 must be at least 2",)),
         ({"tokenizer": "byte", "vocab_size": 300}, ("vocab_size 300",)),

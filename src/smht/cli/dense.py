@@ -1,5 +1,6 @@
 """`smht dense`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -33,4 +34,6 @@ def dense(
     table.add_row("parameters", f"{before:,} split, {after:,} dense")
     table.add_row("difference", f"{made.difference:.1e} of the largest logit, from rounding")
     console.print(table)
-    console.print(f"\nnext: smht train TEXT --from {made.run}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"\nnext: smht train TEXT --from {shlex.quote(str(made.run))}", markup=False, highlight=False, soft_wrap=True
+    )

@@ -34,6 +34,8 @@ class ComparisonFolder:
         path: the folder.
     """
 
+    holds = "a comparison"
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.record_path = self.path / "comparison.json"
@@ -49,7 +51,7 @@ class ComparisonFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is no folder: name another --output")
         if self.path.is_dir() and not self.record_path.exists() and any(self.path.iterdir()):
-            raise UsageError(f"{self.path} holds something else than a comparison: name another --output")
+            raise UsageError(f"{self.path} holds something else than {self.holds}: name another --output")
         for parent in self.path.absolute().parents:
             if parent.exists() and not parent.is_dir():
                 raise UsageError(f"{parent} is a file, so there can be no {self.path}: name another --output")
@@ -84,10 +86,14 @@ class ComparisonFolder:
         except FileNotFoundError:
             return None
         except (ValueError, OSError) as error:
-            raise UsageError(f"{self.record_path} is damaged: {first_line(error)}") from None
+            raise self.damaged(first_line(error)) from None
         if not _is_record(record):
-            raise UsageError(f"{self.record_path} is damaged: it is no record of a comparison")
+            raise self.damaged("it is no record of a comparison")
         return record
+
+    def damaged(self, why: str) -> UsageError:
+        """What to raise where the record cannot be read."""
+        return UsageError(f"{self.record_path} is damaged ({why}): restore it, or name another --output")
 
     def write_record(self, record: dict[str, Any]) -> None:
         """Replace `comparison.json`.
@@ -127,4 +133,6 @@ def _is_record(value: Any) -> bool:
         isinstance(value, dict)
         and all(isinstance(value.get(name), kind) for name, kind in _RECORD.items())
         and all(isinstance(variant, dict) and "name" in variant for variant in value["variants"])
+        and all(isinstance(seed, int) for seed in value["seeds"])
+        and isinstance(value.get("evaluation_windows"), int | None)
     )

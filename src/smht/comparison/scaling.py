@@ -32,7 +32,7 @@ from smht.comparison.request import CompareRequest
 from smht.comparison.scaling_law import LEAST_SIZES
 from smht.comparison.search import grid
 from smht.comparison.setting import Setting, prepare_all
-from smht.errors import UsageError
+from smht.errors import UsageError, first_line
 from smht.training.quantities import format_duration
 from smht.version import __version__
 
@@ -88,9 +88,30 @@ class ScalingFolder(ComparisonFolder):
         path: the folder.
     """
 
+    holds = "a ladder of sizes"
+
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         self.record_path = self.path / RECORD
+
+    def refuse_fewer(self, sizes: Sequence[Limit]) -> None:
+        """Keep a ladder that lacks a size of the one in the folder from taking its place.
+
+        That all sizes are there is also what lets `check` see another text or recipe: it compares size by size.
+
+        Raises:
+            UsageError: one lacks, or `scaling.json` is damaged.
+        """
+        try:
+            asked = json.loads(self.record_path.read_text(encoding="utf-8"))["asked"]
+            known = [Limit(str(size["kind"]), float(size["amount"])) for size in asked["sizes"]]
+        except FileNotFoundError:
+            return
+        except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+            raise self.damaged(first_line(error)) from None
+        for size in known:
+            if size not in sizes:
+                raise UsageError(f"{self.path} has the size {size} too: name all of its sizes, or another --output")
 
     def at(self, size: Limit) -> ComparisonFolder:
         """Where the comparison at a size is."""
@@ -120,6 +141,7 @@ def climb(request: ScalingRequest, output: Path | None, console: Console, comman
     settings = _prepare(request)
     folder = ScalingFolder(output or _default_folder(request, settings[0]))
     folder.refuse_if_taken()
+    folder.refuse_fewer(request.sizes)
     for setting in settings:
         check(setting, folder.at(setting.size), command)
     measured = [setting.measure() for setting in settings]

@@ -29,8 +29,10 @@ REACH = 1000.0
 """How many times the largest size measured is looked ahead for a crossing."""
 _EXPONENTS = (0.1, 0.3, 0.6, 1.0, 2.0)
 _SHARES = (0.1, 0.5, 0.8, 0.95)
-# Bounds of ln E and of the logarithm of what is above it at the middle size, from those of the losses; and of α.
-_LEAST_IRREDUCIBLE, _LEAST_REDUCIBLE, _MOST_REDUCIBLE, _STEEPEST = -14.0, -20.0, 10.0, 10.0
+STEEPEST = 10.0
+"""The largest α that is tried: nothing known falls faster, and a cloud of points would ask for any."""
+# Bounds of ln E and of the logarithm of what is above it at the middle size, from those of the losses.
+_LEAST_IRREDUCIBLE, _LEAST_REDUCIBLE, _MOST_REDUCIBLE = -14.0, -20.0, 10.0
 _GRID = 500
 
 
@@ -132,6 +134,7 @@ class Crossing:
         low: lower end of the interval; 0 where it lies below the range.
         high: its upper end; infinity where it lies beyond the range.
         share: of the bootstrap samples in which they cross within the range.
+        stays: of those in which `worse` is worse all through it; in the rest it is not even at the smallest size.
         smallest: the range's lower end.
         largest: its upper end.
     """
@@ -142,6 +145,7 @@ class Crossing:
     low: float
     high: float
     share: float
+    stays: float
     smallest: float
     largest: float
 
@@ -187,6 +191,7 @@ def find_crossing(first: Fit, second: Fit, largest: float | None = None) -> Cros
     worse, better = (first, second) if first.law.loss(smallest) >= second.law.loss(smallest) else (second, first)
     grid = np.linspace(math.log(smallest), math.log(largest), _GRID)
     size = _first_crossing(worse.law, better.law, grid)
+    # Fits of one seed have dealt out the residuals of the same trials, so what a seed does to both cancels.
     found = [_first_crossing(a, b, grid) for a, b in zip(worse.replicates, better.replicates, strict=False)]
     low, high = _percentiles(found)
     return Crossing(
@@ -196,6 +201,7 @@ def find_crossing(first: Fit, second: Fit, largest: float | None = None) -> Cros
         low=low,
         high=high,
         share=sum(0 < size < math.inf for size in found) / len(found),
+        stays=sum(math.isinf(size) for size in found) / len(found),
         smallest=float(smallest),
         largest=float(largest),
     )
@@ -226,7 +232,7 @@ def _fit(sizes: np.ndarray, losses: np.ndarray, starts: Sequence[np.ndarray]) ->
         raise UsageError(f"fits need scipy ({first_line(error)}): pip install 'smht[compare]'") from None
     least, most = losses.min(), losses.max()
     low = np.array([least + _LEAST_IRREDUCIBLE, least + _LEAST_REDUCIBLE, 0.0])
-    high = np.array([most, most + _MOST_REDUCIBLE, _STEEPEST])
+    high = np.array([most, most + _MOST_REDUCIBLE, STEEPEST])
 
     def residuals(found: np.ndarray) -> np.ndarray:
         return _log_loss(found, sizes) - losses

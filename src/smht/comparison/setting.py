@@ -17,6 +17,7 @@ from smht.comparison.results import Purpose
 from smht.comparison.search import rate
 from smht.comparison.sizes import Solved, change, solve
 from smht.comparison.trial import Trial
+from smht.comparison.variants import Variant
 from smht.errors import UsageError
 from smht.inspection.accounting import account
 from smht.models import SmhtConfig
@@ -171,8 +172,7 @@ def prepare_all(requests: Sequence[CompareRequest]) -> list[Setting]:
     training, variants, task = requests[0].training, requests[0].variants, LanguageModelling()
     device = resolve_device(training.device)
     base = configuration(training, task)
-    for variant in variants:  # before the data, which take a while
-        change(base, variant)
+    _refuse_same(variants, base)  # before the data, which take a while
     data = task.read(data_request(training))
     tokenizer = make_tokenizer(training, task, data)
     base = fit_to_data(base, tokenizer, data)
@@ -199,6 +199,21 @@ def prepare_all(requests: Sequence[CompareRequest]) -> list[Setting]:
                 setting.steps(each)
         settings.append(setting)
     return settings
+
+
+def _refuse_same(variants: Sequence[Variant], base: SmhtConfig) -> None:
+    """Keep a model from being compared with itself, under a name that says what the architecture has anyway.
+
+    Raises:
+        UsageError: two variants are one model, or a variant makes none.
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
+    for variant in variants:
+        fields = to_plain(change(base, variant))
+        for name, others in found:
+            if fields == others:
+                raise UsageError(f"variants {name} and {variant.name} are the same model here: leave one of them out")
+        found.append((variant.name, fields))
 
 
 def _default_length(request: CompareRequest, solved: Sequence[Solved]) -> Limit:

@@ -9,6 +9,7 @@ from smht.comparison.fits import Family, cost_of, hidden_unit, ratio_of, width_u
 from smht.comparison.variants import Variant
 from smht.errors import UsageError
 from smht.models import SmhtConfig
+from smht.tasks.corpus import counted
 
 DEPTHS = range(2, 17)
 """Numbers of blocks to choose from, where that is asked for."""
@@ -56,7 +57,7 @@ def solve(variant: Variant, base: SmhtConfig, budget: Limit, solve_depth: bool =
     if best.error > _FARTHEST:
         raise UsageError(
             f"no width gives {variant.name} {budget}: the nearest is {best.cost:,} "
-            f"(width {best.width}, feed-forward {best.hidden}, {best.depth} blocks)"
+            f"(width {best.width}, feed-forward {best.hidden}, {counted(best.depth, 'block')})"
         )
     sized = _make(variant, config.to_diff_dict(), best.width, best.hidden, best.depth)
     return Solved(variant, sized, best.cost, best.cost / budget.amount - 1)

@@ -29,9 +29,10 @@ def split_config(config: SmhtConfig, heads: int | None, split: tuple[str, ...], 
         raise UsageError("split names no projection, so there is nothing to do: name one of qkv, output, feed_forward")
     own = config.num_attention_heads
     if heads is not None and heads != own:
+        otherwise = f", or train a dense model with {heads} heads first" if heads > 1 else ""
         raise UsageError(
             f"heads = {heads}, and the model attends with {own}: a block is a head of attention, so another number "
-            f"would change what attention computes; give {own}, or train a dense model with {heads} heads first"
+            f"would change what attention computes; give {own}{otherwise}"
         )
     if own == 1:
         raise UsageError("the model has one head, and one block is a full matrix: train one with more heads first")

@@ -7,6 +7,7 @@ from smht.errors import UsageError
 from smht.layers.block import SPLITTABLE
 from smht.training.budget import Budget
 from smht.training.distillation import Recipe
+from smht.training.request import LARGEST_SEED
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class SplitRequest:
             raise UsageError(f"tokens = {self.tokens} must be at least 0")
         if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
             raise UsageError(f"learning-rate = {self.learning_rate:g} must be above 0 and finite")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UsageError(f"seed = {self.seed} must be from 0 to {LARGEST_SEED}")
 
     @property
     def is_cut_alone(self) -> bool:

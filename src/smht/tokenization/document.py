@@ -51,6 +51,6 @@ def decode_document(data: bytes, *, source: str, errors: str = "strict") -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(
             f"{source}: not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start} (line {line}); "
-            "save it as UTF-8; `smht train` and `smht evaluate` also take --errors replace to put U+FFFD there, and "
-            "--tokenizer byte trains on the bytes as they are"
+            "save it as UTF-8, or let --errors replace, where a command has it, put U+FFFD there; --tokenizer byte "
+            "trains on the bytes as they are"
         ) from None

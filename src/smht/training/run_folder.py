@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,7 +70,8 @@ class RunFolder:
         """
         if self.holds_a_run:
             raise UsageError(
-                f"{self.path} already holds a run: go on with it by --resume {self.path}, or name another --output"
+                f"{self.path} already holds a run: go on with it by smht train --resume {shlex.quote(str(self.path))}, "
+                "or name another --output"
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"{self.path} exists and is not an empty folder: name another --output")

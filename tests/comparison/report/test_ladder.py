@@ -1,6 +1,6 @@
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,15 @@ def test_an_unfinished_ladder(tmp_path: Path, count: int) -> None:
 
 def test_laws_that_never_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LAWS, SPLIT, PowerLaw(1.4, np.log(1500.0), 0.7))
-    (told,) = tell_crossings(read_ladder(write_ladder(tmp_path, noise=1e-4)))
-    assert told.is_marked and "and stays there up to" in told.text
+    ladder = read_ladder(write_ladder(tmp_path, noise=1e-4))
+    (told,) = tell_crossings(ladder)
+    assert told.is_marked and "and stays there up to" in told.text and "100% agree" in told.text
+    parameters, *others = ladder.laws
+    # No sample crosses, but in two of five the other variant is ahead from the smallest size on.
+    unsure = replace(parameters, crossings=(replace(parameters.crossings[0], share=0.0, stays=0.6),))
+    (told,) = tell_crossings(replace(ladder, laws=(unsure, *others)))
+    assert not told.is_marked and told.text.startswith("Whether and where the laws cross cannot be told")
+    assert "60% agree" in told.text
 
 
 def test_numbers_are_json(tmp_path: Path) -> None:

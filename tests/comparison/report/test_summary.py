@@ -88,6 +88,19 @@ def test_budgets_that_are_not_equal_are_not_called_so(tmp_path: Path) -> None:
     assert "At equal parameters (within 11%) and tokens" in found.sentences[0]
     [note] = [note for note in found.notes if "equal within" in note]
     assert "parameters are equal within 11% only" in note and "900k in dense" in note
+    rows = [row | {"seconds": 103.0 if row["variant"] == "dense" else 100.0} for row in comparison.finals()]
+    timed = FakeComparison(TWO, changes={"asked": {"length": {"kind": "time", "amount": 100}}})
+    [note] = [note for note in summarise(timed.write(tmp_path, rows)).notes if "equal within" in note]
+    assert note == "The training time is equal within 2.9% only: 100 s in split+shuffle to 103 s in dense."
+
+
+def test_a_budget_that_all_meet_needs_no_mention(tmp_path: Path) -> None:
+    comparison = FakeComparison(TWO, (0, 1, 2), {"dense": DENSE, "split+shuffle": SHUFFLE})
+    sizes = {"dense": 807_000, "split+shuffle": 793_500}  # each within 1% of 800,000
+    rows = [row | {"parameters": sizes[row["variant"]]} for row in comparison.finals()]
+    found = summarise(comparison.write(tmp_path, rows))
+    assert "At equal parameters and tokens, " in found.sentences[0]
+    assert not any("equal within" in note for note in found.notes)
 
 
 def test_dense_is_the_reference_wherever_it_stands(tmp_path: Path) -> None:

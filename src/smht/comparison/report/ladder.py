@@ -156,7 +156,7 @@ class Ladder:
     def _crossing_dict(self, crossing: Crossing) -> dict[str, Any]:
         values = asdict(crossing)
         if not self.has_intervals:
-            values |= {"low": None, "high": None, "share": None}
+            values |= {"low": None, "high": None, "share": None, "stays": None}
         return {name: None if value == float("inf") else value for name, value in values.items()}
 
 

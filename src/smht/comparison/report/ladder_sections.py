@@ -24,7 +24,7 @@ from smht.comparison.report.notes import name_limit
 from smht.comparison.report.numbers import NOTHING, write_count, write_interval, write_number, write_short
 from smht.comparison.report.sections import settings_table
 from smht.comparison.report.tables import data_table, failure_table
-from smht.comparison.scaling_law import LEAST_SIZES, Crossing, Estimate
+from smht.comparison.scaling_law import LEAST_SIZES, STEEPEST, Crossing, Estimate
 from smht.comparison.statistics import LEVEL
 from smht.training.quantities import format_duration
 
@@ -95,7 +95,8 @@ def _tell_crossing(crossing: Crossing, axis: Axis, has_interval: bool) -> Cell:
         return Cell(f"At {fits} (one seed: no interval).")
     basis = f"{crossing.share:.0%} of the bootstrap's samples cross between {smallest} and {largest}"
     if crossing.size is None:
-        is_told = crossing.share < 1 - LEVEL
+        is_told = crossing.stays > LEVEL  # samples in which the other is ahead from the start speak against it too
+        basis += f", and {crossing.stays:.0%} agree"
     else:
         is_told = crossing.low > 0 and crossing.high < math.inf
         ends = f"{_end(crossing.low, crossing)} to {_end(crossing.high, crossing)}"
@@ -156,7 +157,7 @@ def _law_table(ladder: Ladder, laws: Laws) -> Table:
         rows.append((name, sizes, *values, str(len(fit.points))))
     note = (
         f"In brackets the {LEVEL:.0%} interval, from a bootstrap of residuals. A lower E goes with a smaller α: the "
-        "two are less sure than the losses that they make."
+        f"two are less sure than the losses that they make. α is sought from 0 to {STEEPEST:g}."
         if ladder.has_intervals
         else "One seed: no intervals."
     )

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from smht.comparison.fits import MET
 from smht.comparison.report.numbers import write_interval, write_number, write_p, write_share, write_short, write_width
 from smht.comparison.report.outcomes import Outcome
 from smht.comparison.report.record import Limit, Record
 from smht.comparison.report.trials import RESULTS, Trials, how_it_ended, is_done
 from smht.comparison.results import TrialResult
 from smht.comparison.statistics import PairedDifference
+from smht.tasks.corpus import counted
 
 _WORDS = {
     "parameters": "parameters",
@@ -17,8 +19,8 @@ _WORDS = {
     "time": "training time",
     "training-multiplications": "training multiplications",
 }
-_TOLERANCE = 0.01
-"""A budget met more closely than this needs no mention."""
+_TOLERANCE = 2 * MET
+"""A budget that all meet needs no mention: one may be as far above it as another below."""
 _ONE_SEED = "one seed: no interval"
 
 
@@ -87,7 +89,7 @@ def _lost_seeds(outcome: Outcome) -> str:
 
 
 def _equal(record: Record, variant: Outcome, reference: Outcome) -> str:
-    """`parameters and tokens`; what is not met within 1% says how closely."""
+    """`parameters and tokens`; what is not met says how closely."""
     words = []
     for limit, measure in _limits(record):
         values = [value for outcome in (variant, reference) if (value := measure(outcome)) is not None]
@@ -153,8 +155,10 @@ def _unequal_budgets(record: Record, outcomes: Sequence[Outcome]) -> Iterable[st
         spread = _spread(list(values.values()))
         if spread > _TOLERANCE:
             least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-            ends = f"{write_short(values[least])} in {least} to {write_short(values[most])} in {most}"
-            yield f"The {name_limit(limit)} are equal within {write_share(spread)} only: {ends}."
+            unit = " s" if limit.kind == "time" else ""
+            ends = f"{write_short(values[least])}{unit} in {least} to {write_short(values[most])}{unit} in {most}"
+            verb = "is" if limit.kind in ("time", "width") else "are"
+            yield f"The {name_limit(limit)} {verb} equal within {write_share(spread)} only: {ends}."
 
 
 def _unequal_searches(outcomes: Sequence[Outcome]) -> Iterable[str]:
@@ -180,5 +184,5 @@ def _repeats(finals: Sequence[TrialResult]) -> Iterable[str]:
 def _machines(finals: Sequence[TrialResult]) -> Iterable[str]:
     kinds = {(trial.backend, trial.threads) for trial in finals}
     if len(kinds) > 1:
-        names = ", ".join(f"{backend} with {threads} threads" for backend, threads in sorted(kinds))
+        names = ", ".join(f"{backend} with {counted(threads, 'thread')}" for backend, threads in sorted(kinds))
         yield f"Not all trials ran in the same way, so their times do not compare: {names}."

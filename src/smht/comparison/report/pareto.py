@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from smht.comparison.fits import MET
 from smht.comparison.report.outcomes import Outcome
 
-_SAME = 1.01
+_SAME = 1 + 2 * MET
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def priced(outcomes: Sequence[Outcome], cost: Cost) -> dict[str, tuple[float, fl
 
 
 def telling_costs(outcomes: Sequence[Outcome]) -> list[Cost]:
-    """The costs in which variants differ by more than a budget met within 1% explains."""
+    """The costs in which variants differ by more than a budget that all meet explains."""
     telling = []
     for cost in COSTS:
         prices = [price for price, _ in priced(outcomes, cost).values()]

@@ -36,6 +36,7 @@ from smht.comparison.report.tables import (
     search_table,
     size_table,
 )
+from smht.tasks.corpus import counted
 from smht.training.quantities import format_duration
 
 _MOST_NAMES = 4
@@ -116,7 +117,8 @@ def _results(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
 def _curves(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
     text = (
         "Mean over seeds, as far as all of them go; the band reaches from the lowest seed to the highest. The first "
-        "part, which is steep, is left out. A cross ends a trial that failed or diverged."
+        "part, which is steep, is left out. The last point of a seed is over everything held out, those before it may "
+        "be over a part, so that the last step may be a jump. A cross ends a trial that failed or diverged."
     )
     gallery = _gallery(draw_curves(summary.outcomes, styles), styles)
     return [Paragraph(text), *gallery] if gallery else [Paragraph("No final trial has a curve yet.")]
@@ -136,10 +138,10 @@ def _costs(summary: Summary, styles: Mapping[str, LineStyle]) -> list[Block]:
         return [Paragraph("No final trial has come to a result yet.")]
     pictures = _gallery(draw_pareto(summary.outcomes, styles), styles)
     if not pictures:
-        return [cost_table(summary), Paragraph("No costs differ by more than 1%, so there is no Pareto front.")]
+        return [cost_table(summary), Paragraph("No costs differ by more than 2%, so there is no Pareto front.")]
     text = (
         "Filled points are on the Pareto front, which the line joins; bars are intervals of the loss. What all "
-        "variants have alike within 1% has no front."
+        "variants have alike within 2% has no front."
     )
     return [cost_table(summary), Paragraph(text), *pictures, pareto_table(summary)]
 
@@ -163,7 +165,7 @@ def _repeat(summary: Summary) -> list[Block]:
     kinds = sorted({(trial.backend, trial.threads) for trial in summary.trials})
     software = [
         *summary.record.versions.items(),
-        *(("backend", f"{name}, {threads} threads") for name, threads in kinds),
+        *(("backend", f"{name}, {counted(threads, 'thread')}") for name, threads in kinds),
     ]
     blocks: list[Block] = [Code(summary.record.command)] if summary.record.command else []
     if software:
