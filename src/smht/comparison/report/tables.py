@@ -111,7 +111,8 @@ def search_table(summary: Summary) -> Table:
         ("variant", "best", "where", *(f"rate {place + 1}" for place in range(most))),
         rows,
         text_columns=frozenset({2}),
-        note="Bold: the best of its row, which the final trials use. Beyond an edge a better one may lie.",
+        note="Bold: the best of its row, which the final trials use. Beyond an edge a better one may lie. Rates were "
+        "tried with one seed and judged by the text held out, so that intervals over seeds leave this choice out.",
     )
 
 
