@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.command_line import refuse
+from helpers.command_line import refuse, smht
+from smht.distributed import launch as launching
 
 
 def test_torchrun_cannot_tell_which_run_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +19,35 @@ def test_torchrun_cannot_tell_which_run_is_meant(tmp_path: Path, monkeypatch: py
 def test_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     refuse("train", "--processes", "0", says="processes = 0 must be at least 1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--rank-timeout", "soon"), "'soon' is no duration"),
+        (("--rank-timeout", "9000h"), "rank_timeout = '9000h' is longer than a year"),
+        (("--mesh", "head=4"), "mesh = 'head=4' is for 4 processes, and there are 99999"),
+    ],
+)
+def test_what_can_be_told_before_any_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launching, "launch", None)
+    refuse("train", "--processes", "99999", *arguments, says=says)
+
+
+def test_too_many_processes_are_warned_of_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def launch(processes: int, arguments: tuple[str, ...]) -> int:
+        started.append(processes)
+        return 3
+
+    monkeypatch.setattr(launching, "launch", launch)
+    result = smht("train", "--processes", "99999")
+    assert (started, result.code) == ([99999], 3)
+    assert re.fullmatch(r"warning: 99999 processes share \d+ cores?, so they wait for each other\n", result.err)
 
 
 def test_as_many_processes_as_a_launcher_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from smht.errors import SmhtError, UsageError
 
 _GRACE_SECONDS = 10
 _POLL_SECONDS = 0.05
+_LAUNCHED = "SMHT_LAUNCHED"
 
 
 def started_by_a_launcher() -> int:
@@ -28,12 +29,23 @@ def started_by_a_launcher() -> int:
     return int(value)
 
 
+def started_by_launch() -> bool:
+    """Whether `launch` started this process, and not torchrun or the like."""
+    return _LAUNCHED in os.environ
+
+
 def warning_about_cores(processes: int) -> str | None:
     """A line for the user where there are more processes than cores."""
-    cores = len(psutil.Process().cpu_affinity() or [0]) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
-    if processes <= (cores or 1):
+    cores = _cores()
+    if processes <= cores:
         return None
     return f"warning: {processes} processes share {cores} core{'s' if cores != 1 else ''}, so they wait for each other"
+
+
+def _cores() -> int:
+    """How many this process may use, which may be fewer than there are."""
+    allowed = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
+    return len(allowed or []) or os.cpu_count() or 1
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
@@ -57,8 +69,9 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
 
     # Held for as long as they run.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    threads = max(1, (os.cpu_count() or 1) // processes)
+    threads = max(1, _cores() // processes)
     shared = {
+        _LAUNCHED: "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
