@@ -70,6 +70,28 @@ def test_half_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refuse("train", says="the environment sets WORLD_SIZE but not RANK")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("RANK", "first"), ("RANK", "2"), ("LOCAL_WORLD_SIZE", "two"), ("MASTER_PORT", "65536")]
+)
+def test_a_launcher_that_says_nonsense_of_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sane = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for each, said in {**sane, name: value}.items():
+        monkeypatch.setenv(each, said)
+    refuse("train", says=f"the environment says {name} = {value!r}, which is no number up to")
+
+
+def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each, said in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(each, said)
+    says = "rank 1 cannot reach 127.0.0.1:1 in 0.1 s: Connection refused"
+    refuse("train", "--rank-timeout", "0.1s", says=says, code=1)
+    assert capfd.readouterr().err == ""  # nor does C++ say anything
+
+
 def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket() as taken:

@@ -29,6 +29,28 @@ def started_by_a_launcher() -> int:
     return int(value)
 
 
+def check_launcher(processes: int) -> None:
+    """Refuse what a launcher says of this process and of where to meet, if it makes no sense.
+
+    Args:
+        processes: how many it says there are.
+
+    Raises:
+        UsageError: something is missing, or no number, or too large a one.
+    """
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UsageError(f"the environment sets WORLD_SIZE but not {missing[0]}: start with torchrun, or --processes")
+    largest = {"RANK": processes - 1, "LOCAL_RANK": processes - 1, "LOCAL_WORLD_SIZE": processes, "MASTER_PORT": 65535}
+    for name, most in largest.items():
+        value = os.environ.get(name, "0")
+        if not value.isdecimal() or int(value) > most:
+            raise UsageError(
+                f"the environment says {name} = {value!r}, which is no number up to {most}: "
+                "start with torchrun, or --processes"
+            )
+
+
 def started_by_launch() -> bool:
     """Whether `launch` started this process, and not torchrun or the like."""
     return _LAUNCHED in os.environ
