@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.command_line import refuse, smht
+from smht.cli.train import go_on
 from smht.distributed import launch as launching
 
 
@@ -48,6 +49,13 @@ def test_too_many_processes_are_warned_of_before_they_start(monkeypatch: pytest.
     result = smht("train", "--processes", "99999")
     assert (started, result.code) == ([99999], 3)
     assert re.fullmatch(r"warning: 99999 processes share \d+ cores?, so they wait for each other\n", result.err)
+
+
+def test_a_run_goes_on_in_as_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert go_on(Path("my run"), 1, None) == "smht train --resume 'my run'"
+    monkeypatch.setenv("SMHT_LAUNCHED", "1")
+    assert go_on(Path("run"), 2, None) == "smht train --resume run --processes 2"
+    assert go_on(Path("run"), 4, "data=2,head=2") == "smht train --resume run --processes 4 --mesh data=2,head=2"
 
 
 def test_as_many_processes_as_a_launcher_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,7 @@ def _run(
     else:
         request = processes.together(lambda: TrainRequest(**given, architecture=architecture, budget=budget))
         outcome = training.start(request, output or _next_folder(Path("runs")), console, processes)
-    _report(outcome, json, processes.is_first)
+    _report(outcome, json, processes.is_first, go_on(outcome.run.path, processes.size, mesh))
 
 
 def _on_all(mesh: str | None) -> Any:
@@ -283,7 +283,17 @@ def _refuse_other_output(output: Path | None, resume: Path) -> None:
         raise UsageError("--resume goes on in the run's own folder: leave --output out")
 
 
-def _report(outcome: Any, json: bool, is_first: bool) -> None:
+def go_on(run: Path, processes: int, mesh: str | None) -> str:
+    """The command that goes on with a run in as many processes: one may not have the room for its model."""
+    from smht.distributed.launch import started_by_launch
+
+    options = ["--resume", str(run)]
+    if started_by_launch():
+        options += ["--processes", str(processes), *(["--mesh", mesh] if mesh is not None else [])]
+    return shlex.join(["smht", "train", *options])
+
+
+def _report(outcome: Any, json: bool, is_first: bool, command_to_go_on: str) -> None:
     """The sample, the results, and what to type next; one of several processes tells."""
     run, record = outcome.run, outcome.record
     interrupted = outcome.status == "interrupted"
@@ -304,8 +314,7 @@ def _report(outcome: Any, json: bool, is_first: bool) -> None:
         console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         progress_console().print(
-            f"stopped after step {record['results']['steps']:,} and saved; "
-            f"go on with: smht train --resume {shlex.quote(str(run.path))}",
+            f"stopped after step {record['results']['steps']:,} and saved; go on with: {command_to_go_on}",
             markup=False,
             highlight=False,
             soft_wrap=True,
