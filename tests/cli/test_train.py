@@ -234,3 +234,5 @@ def test_interrupted_before_anything_was_trained(monkeypatch: pytest.MonkeyPatch
     result = smht("train", "text.txt", *TINY, *FOUR_STEPS, "--output", "run")
     assert (result.code, result.out, result.err) == (130, "", "smht: interrupted\n")
     assert not Path("run").exists()
+    monkeypatch.setenv("RANK", "1")  # rank 0 has said so
+    assert smht("train", "text.txt", *TINY, *FOUR_STEPS, "--output", "run").err == ""

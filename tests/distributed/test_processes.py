@@ -4,6 +4,7 @@ import random
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -70,30 +71,45 @@ def test_the_code_has_one_hash(world: Worlds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "says"),
+    ("left", "alive", "says"),
     [
-        ({0: True, 2: False}, "ranks 1, 3 of 4 did not answer within 5 s; go on with --resume"),
-        ({1: False, 2: False, 3: False}, "rank 0 of 4 is gone; go on with --resume"),
-        ({2: False}, "ranks 0, 1, 3 of 4 are gone; go on with --resume"),
-        (dict.fromkeys(range(4), False), "the 4 ranks lost each other: broken pipe; go on with --resume"),
+        ({0: True, 2: False}, [], "ranks 1, 3 of 4 did not answer within 5 s; go on with --resume"),
+        ({1: False, 2: False, 3: False}, [], "rank 0 of 4 is gone; go on with --resume"),
+        ({2: False}, [], "ranks 0, 1, 3 of 4 are gone; go on with --resume"),
+        (dict.fromkeys(range(4), False), [], "the 4 ranks lost each other: broken pipe; go on with --resume"),
+        # As in data=2,head=2, where 0 waits for 1 and 2, which see that 3 is gone.
+        ({1: False, 2: False}, [0], "rank 3 of 4 is gone; go on with --resume"),
+        ({2: True}, [0, 1], "rank 3 of 4 did not answer within 5 s; go on with --resume"),
+        # A process that is alive and hangs.
+        ({0: True, 1: True, 2: True}, [3], "rank 3 of 4 did not answer within 5 s; go on with --resume"),
     ],
 )
-def test_those_that_are_left_name_the_lost(monkeypatch: pytest.MonkeyPatch, left: dict[int, bool], says: str) -> None:
-    monkeypatch.setattr(lost, "_GRACE_SECONDS", 1.0)
+def test_those_that_are_left_name_the_lost(
+    monkeypatch: pytest.MonkeyPatch, left: dict[int, bool], alive: list[int], says: str
+) -> None:
+    monkeypatch.setattr(lost, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(lost, "_WATCH_SECONDS", 0.02)
     store = HashStore()
-    said: dict[int, tuple[str, int]] = {}
+    said: dict[int, tuple[str, bool]] = {}
 
-    def notice(rank: int, waited: bool) -> None:
+    def process(rank: int) -> Processes:
         alone = Processes()
         alone.rank, alone.size = rank, RANKS
-        said[rank] = lost.explain_loss(alone, waited, 5.0, "broken pipe", store)
+        return alone
+
+    def notice(rank: int, waited: bool) -> None:
+        said[rank] = lost.explain_loss(process(rank), waited, 5.0, "broken pipe", store)
 
     threads = [threading.Thread(target=notice, args=each) for each in left.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert said == dict.fromkeys(left, (says, min(left)))
+    with ExitStack() as entered:
+        for rank in alive:
+            entered.enter_context(lost.answering(process(rank), store))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {rank: line for rank, (line, _) in said.items()} == dict.fromkeys(left, says)
+    assert sum(tells for _, tells in said.values()) == 1
 
 
 def test_ranks_that_meet_again_share_nothing_with_the_lost() -> None:

@@ -108,7 +108,9 @@ def run(arguments: list[str]) -> int:
     except SmhtError as error:
         return error.exit_code if error.is_told else fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return fail("interrupted", INTERRUPTED)
+        # A terminal interrupts every rank that it shows; one line is enough.
+        is_told = os.environ.get("RANK", "0") != "0"
+        return INTERRUPTED if is_told else fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         return 0  # the reader of our output has had enough, as `head` does
     except OSError as error:

@@ -1,5 +1,6 @@
 """`smht plan`."""
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -71,26 +72,33 @@ def plan(
 def _show(ways: list[Any], title: str, speed: float) -> None:
     from smht.training.quantities import format_size
 
-    table = new_table("", "parameters a rank", "memory a rank", "sent a step", "messages", "a step takes", "")
+    table = new_table("", "parameters", "memory", "sent a step", "messages", "a step takes", "computing", "")
     for column in table.columns[1:-1]:
         column.justify = "right"
     for way in ways:
-        if not way.is_possible:
-            table.add_row(way.name, "", "", "", "", "", way.note)
-            continue
-        table.add_row(
-            way.name,
-            f"{way.parameters:,}",
-            format_size(way.memory),
-            format_size(way.bytes),
-            f"{way.messages:,}",
-            f"{_seconds(way.step_seconds)}, {_seconds(way.compute_seconds)} of it computation",
-            way.note,
-        )
+        if way.is_possible:
+            table.add_row(
+                way.name,
+                f"{way.parameters:,}",
+                format_size(way.memory),
+                format_size(way.bytes),
+                f"{way.messages:,}",
+                _seconds(way.step_seconds),
+                _seconds(way.compute_seconds),
+                way.note,
+            )
     console = result_console()
     console.print(title, markup=False, highlight=False)
-    console.print(table)
-    note = f"computed, not run; {speed / 1e9:,.3g} GFLOP/s a rank; memory without activations; sent by the busiest rank"
+    if table.row_count:
+        console.print(table)
+    # Reasons are sentences, which a cell of the table would break into a word a line.
+    for way in ways:
+        if not way.is_possible:
+            console.print(f"not by {way.name}: {way.note}", markup=False, highlight=False, soft_wrap=True)
+    note = (
+        f"computed, not run, for one rank; {speed / 1e9:,.3g} GFLOP/s; memory without activations; "
+        "sent by the busiest rank"
+    )
     console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -102,7 +110,7 @@ def _quantity(name: str, text: str) -> float:
     """`100Mbit`, `0.2ms` or `50G` as a number of bits a second, seconds, or operations a second.
 
     Raises:
-        UsageError: something else, or no number above zero; a latency may be zero.
+        UsageError: something else, no number above zero, or one too large; a latency may be zero.
     """
     kinds = {
         "bandwidth": (r"([kmgt]?)bit(?:/s)?", _SCALES, "100Mbit"),
@@ -112,6 +120,6 @@ def _quantity(name: str, text: str) -> float:
     unit, scales, example = kinds[name]
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*" + unit, text.strip(), re.IGNORECASE)
     value = float(match[1]) * scales[match[2].lower()] if match else -1.0
-    if value < 0 or (value == 0 and name != "latency"):
+    if value < 0 or (value == 0 and name != "latency") or math.isinf(value):
         raise UsageError(f"{name} = {text!r}: write it like {example}")
     return value

@@ -14,6 +14,7 @@ from smht.cli.sections import SectionedCommand, option
 from smht.errors import UsageError
 
 _PATIENCE = "30m"
+_LONGEST_PATIENCE = 365 * 24 * 3600.0
 
 
 def register(app: typer.Typer) -> None:
@@ -128,13 +129,14 @@ def train(
     architecture: dict[str, Any],
 ) -> None:
     """Train a model on text, or go on with a run."""
-    from smht.distributed.launch import launch, started_by_a_launcher
+    from smht.distributed.launch import started_by_a_launcher
 
     started = started_by_a_launcher()
+    patience = _patience(rank_timeout)
     if processes is not None and processes != started:
         if started > 1:
             raise UsageError(f"{started} processes were started already: leave --processes {processes} out")
-        raise typer.Exit(launch(processes, call.obj))
+        raise typer.Exit(_launch(processes, mesh, call.obj))
     given = {
         "task": task,
         "texts": tuple(texts) if texts else None,
@@ -172,7 +174,34 @@ def train(
     if started == 1:
         run()
     else:
-        _run_together(device, rank_timeout, run)
+        _run_together(device, patience, run)
+
+
+def _patience(rank_timeout: str | None) -> float:
+    """Seconds to wait for a silent process.
+
+    Raises:
+        UsageError: no duration, or one that overflows where PyTorch counts nanoseconds.
+    """
+    from smht.training.quantities import parse_duration
+
+    seconds = parse_duration(rank_timeout or _PATIENCE)
+    if seconds > _LONGEST_PATIENCE:
+        raise UsageError(f"rank_timeout = {rank_timeout!r} is longer than a year: give a shorter one, like {_PATIENCE}")
+    return seconds
+
+
+def _launch(processes: int, mesh: str | None, arguments: tuple[str, ...]) -> int:
+    """The exit code of the same command in several processes; what can be told beforehand is told once, here."""
+    from smht.distributed.launch import launch, warning_about_cores
+    from smht.distributed.mesh import Mesh
+
+    if processes > 0:
+        Mesh.parse(mesh, processes)
+    warning = warning_about_cores(processes)
+    if warning is not None:
+        progress_console().print(warning, soft_wrap=True, markup=False, highlight=False)
+    return launch(processes, arguments)
 
 
 def _is_restart(output: Path | None) -> bool:
@@ -188,21 +217,19 @@ def _is_restart(output: Path | None) -> bool:
     return (output / "run.json").exists()
 
 
-def _run_together(device: str | None, patience: str | None, run: Callable[[], None]) -> None:
+def _run_together(device: str | None, patience: float, run: Callable[[], None]) -> None:
     """The same in each of several processes; the first one speaks."""
     quieten_libraries()
-    from smht.distributed.launch import warning_about_cores
+    from smht.distributed.launch import started_by_launch, warning_about_cores
     from smht.distributed.lost import lost_ranks_in_one_line
     from smht.distributed.processes import join_processes, leave_processes
-    from smht.training.quantities import parse_duration
 
-    timeout = parse_duration(patience or _PATIENCE)
-    processes = join_processes(device, timeout)
+    processes = join_processes(device, patience)
     warning = warning_about_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    if processes.is_first and warning is not None:
+    if processes.is_first and warning is not None and not started_by_launch():
         progress_console().print(warning, soft_wrap=True, markup=False, highlight=False)
     try:
-        with lost_ranks_in_one_line(processes, timeout):
+        with lost_ranks_in_one_line(processes, patience):
             run()
     finally:
         leave_processes()
@@ -231,7 +258,7 @@ def _run(
     else:
         request = processes.together(lambda: TrainRequest(**given, architecture=architecture, budget=budget))
         outcome = training.start(request, output or _next_folder(Path("runs")), console, processes)
-    _report(outcome, json, processes.is_first)
+    _report(outcome, json, processes.is_first, go_on(outcome.run.path, processes.size, mesh))
 
 
 def _on_all(mesh: str | None) -> Any:
@@ -256,7 +283,17 @@ def _refuse_other_output(output: Path | None, resume: Path) -> None:
         raise UsageError("--resume goes on in the run's own folder: leave --output out")
 
 
-def _report(outcome: Any, json: bool, is_first: bool) -> None:
+def go_on(run: Path, processes: int, mesh: str | None) -> str:
+    """The command that goes on with a run in as many processes: one may not have the room for its model."""
+    from smht.distributed.launch import started_by_launch
+
+    options = ["--resume", str(run)]
+    if started_by_launch():
+        options += ["--processes", str(processes), *(["--mesh", mesh] if mesh is not None else [])]
+    return shlex.join(["smht", "train", *options])
+
+
+def _report(outcome: Any, json: bool, is_first: bool, command_to_go_on: str) -> None:
     """The sample, the results, and what to type next; one of several processes tells."""
     run, record = outcome.run, outcome.record
     interrupted = outcome.status == "interrupted"
@@ -277,8 +314,7 @@ def _report(outcome: Any, json: bool, is_first: bool) -> None:
         console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         progress_console().print(
-            f"stopped after step {record['results']['steps']:,} and saved; "
-            f"go on with: smht train --resume {shlex.quote(str(run.path))}",
+            f"stopped after step {record['results']['steps']:,} and saved; go on with: {command_to_go_on}",
             markup=False,
             highlight=False,
             soft_wrap=True,

@@ -14,6 +14,7 @@ from smht.errors import SmhtError, UsageError
 
 _GRACE_SECONDS = 10
 _POLL_SECONDS = 0.05
+_LAUNCHED = "SMHT_LAUNCHED"
 
 
 def started_by_a_launcher() -> int:
@@ -28,12 +29,45 @@ def started_by_a_launcher() -> int:
     return int(value)
 
 
+def check_launcher(processes: int) -> None:
+    """Refuse what a launcher says of this process and of where to meet, if it makes no sense.
+
+    Args:
+        processes: how many it says there are.
+
+    Raises:
+        UsageError: something is missing, or no number, or too large a one.
+    """
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UsageError(f"the environment sets WORLD_SIZE but not {missing[0]}: start with torchrun, or --processes")
+    largest = {"RANK": processes - 1, "LOCAL_RANK": processes - 1, "LOCAL_WORLD_SIZE": processes, "MASTER_PORT": 65535}
+    for name, most in largest.items():
+        value = os.environ.get(name, "0")
+        if not value.isdecimal() or int(value) > most:
+            raise UsageError(
+                f"the environment says {name} = {value!r}, which is no number up to {most}: "
+                "start with torchrun, or --processes"
+            )
+
+
+def started_by_launch() -> bool:
+    """Whether `launch` started this process, and not torchrun or the like."""
+    return _LAUNCHED in os.environ
+
+
 def warning_about_cores(processes: int) -> str | None:
     """A line for the user where there are more processes than cores."""
-    cores = len(psutil.Process().cpu_affinity() or [0]) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
-    if processes <= (cores or 1):
+    cores = _cores()
+    if processes <= cores:
         return None
     return f"warning: {processes} processes share {cores} core{'s' if cores != 1 else ''}, so they wait for each other"
+
+
+def _cores() -> int:
+    """How many this process may use, which may be fewer than there are."""
+    allowed = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
+    return len(allowed or []) or os.cpu_count() or 1
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
@@ -57,8 +91,9 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
 
     # Held for as long as they run.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    threads = max(1, (os.cpu_count() or 1) // processes)
+    threads = max(1, _cores() // processes)
     shared = {
+        _LAUNCHED: "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",

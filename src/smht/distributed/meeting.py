@@ -5,6 +5,7 @@ meet again would find the addresses of those that are gone, and be refused. So r
 gives it to each process that is there now, known by a number that the process has just drawn.
 """
 
+import socket
 import time
 import uuid
 from typing import Any
@@ -14,6 +15,30 @@ from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivat
 from smht.errors import SmhtError
 
 _POLL_SECONDS = 0.02
+_RETRY_SECONDS = 0.2
+
+
+def wait_for_listener(host: str, port: int, timeout: float) -> None:
+    """Wait until the store can be reached: PyTorch, which waits too, logs stack traces of C++ where nobody comes.
+
+    Args:
+        host: where the store is to be.
+        port: of the store.
+        timeout: seconds to wait.
+
+    Raises:
+        OSError: nobody listened in all that time.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            socket.create_connection((host, port), max(left, _RETRY_SECONDS)).close()
+            return
+        except OSError:
+            if left < 0:
+                raise
+        time.sleep(_RETRY_SECONDS)
 
 
 def meet(store: Store, rank: int, size: int, timeout: float) -> Store:

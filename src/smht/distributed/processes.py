@@ -18,8 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 import smht
-from smht.distributed.launch import started_by_a_launcher
-from smht.distributed.meeting import meet
+from smht.distributed.launch import check_launcher, started_by_a_launcher
+from smht.distributed.meeting import meet, wait_for_listener
 from smht.distributed.mesh import Mesh
 from smht.errors import SmhtError, UsageError, first_line
 
@@ -163,24 +163,29 @@ def join_processes(device: str | None, timeout: float) -> Processes:
         timeout: seconds that a rank waits for another one, now and later.
 
     Raises:
-        UsageError: the launcher's environment is incomplete, or its port is taken.
+        UsageError: the launcher's environment is incomplete or makes no sense, or its port is taken.
         SmhtError: the others did not come.
     """
-    if started_by_a_launcher() == 1:
+    started = started_by_a_launcher()
+    if started == 1:
         return Processes()
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise UsageError(f"the environment sets WORLD_SIZE but not {missing[0]}: start with torchrun, or --processes")
+    check_launcher(started)
     uses_gpus = device != "cpu" and torch.cuda.is_available()
     if uses_gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     patience = timedelta(seconds=timeout)
     try:
+        # The first rank is who listens, unless torchrun or --processes does.
+        if os.environ["RANK"] != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            wait_for_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout)
         store, rank, size = next(rendezvous("env://", timeout=patience))
         store = meet(store, rank, size, timeout)
         backend = "cpu:gloo,cuda:nccl" if uses_gpus else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise SmhtError(f"rank {os.environ['RANK']} cannot reach {where} in {timeout:g} s: {reason}") from None
     except dist.DistNetworkError as error:
         if "EADDRINUSE" in str(error):
             raise UsageError(f"{where} is in use by another program: choose another MASTER_PORT") from None

@@ -12,8 +12,7 @@ number. Bytes are those that a rank sends in a step by the algorithms of least t
 | head | two numbers a token and norm, channels that a shuffle moves, the language-model head |
 
 FSDP has a unit a block and gathers a block's weights again for the backward pass; `smht train --mesh shard=P` does so.
-Under the third way embedding and
-head are whole on each rank.
+Under the third way embedding and head are whole on each rank.
 
 Time is computation, and for each message its rounds times the latency, and bytes over bandwidth; nothing overlaps. A
 ring takes `P − 1` rounds for a gathering, a dealing out or an exchange, and twice as many for a sum.
@@ -38,6 +37,10 @@ _STATES = 4
 
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
 """Bytes of the pieces in which DistributedDataParallel sums gradients, if no parameter is larger."""
+
+
+_MOST_TOKENS = 10**15
+"""Of a step; what is computed from many more is no number that a float can hold."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def plan(config: SmhtConfig, ranks: int, batch_size: int, context: int, link: Li
         link: how fast ranks are, and how they are joined.
 
     Raises:
-        UsageError: fewer than two ranks, no window, a context beyond the model's, or no language model.
+        UsageError: fewer than two ranks, no window, more tokens than any step takes, or no language model.
     """
     if ranks < 2:
         raise UsageError(f"ranks = {ranks}: there is nothing to share below 2")
@@ -132,6 +135,10 @@ def plan(config: SmhtConfig, ranks: int, batch_size: int, context: int, link: Li
     if config.stack != "decoder":
         raise UsageError(f"plans are for language models, and this is stack = {config.stack!r}")
     tokens = batch_size * context
+    if tokens > _MOST_TOKENS:
+        raise UsageError(
+            f"batch_size = {batch_size} of {context} tokens is more than any step takes: give a smaller one"
+        )
     return [
         _data(config, ranks, batch_size, context, link),
         _sharded(config, ranks, batch_size, context, link),
