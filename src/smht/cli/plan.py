@@ -27,7 +27,8 @@ def plan(
     bandwidth: Annotated[str, option("Ranks", "Of a rank's link, like 100Mbit or 10Gbit.", default="1Gbit")] = "1Gbit",
     latency: Annotated[str, option("Ranks", "Of a message, like 50us or 0.2ms.", default="100us")] = "100us",
     flops: Annotated[
-        str | None, option("Ranks", "What a rank computes a second, like 50G or 100T.", default="measured here")
+        str | None,
+        option("Ranks", "What a rank reaches a second, like 50G or 100T.", default="half a product of matrices here"),
     ] = None,
     batch_size: Annotated[int, option("Training", "Windows a step, of all ranks together.", default="16")] = 16,
     preset: Annotated[

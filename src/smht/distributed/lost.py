@@ -72,11 +72,13 @@ def answering(processes: Processes, store: Any) -> Iterator[None]:
                     own.set(_alive(processes.rank), "")
                     return
 
-    threading.Thread(target=answer, daemon=True).start()
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join(_GRACE_SECONDS)  # what it calls is not to outlive the store
 
 
 def explain_loss(
