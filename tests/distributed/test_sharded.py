@@ -19,9 +19,9 @@ from smht.distributed.mesh import Mesh
     ids=["split", "dense", "replicas"],
 )
 def test_steps_are_those_of_one_process(world: Worlds, mesh: Mesh, changes: dict[str, Any]) -> None:
-    for expected, found, norm_errors, weight_error in world.run(mesh.size, programs.train_both, mesh, changes, 25):
+    for expected, found, norm_errors, weight_error in world.run(mesh.size, programs.train_both, mesh, changes, 50):
         assert found == pytest.approx(expected, rel=1e-6)  # the loss is rounded to float32
-        assert len(set(expected)) == 25
+        assert len(set(expected)) == 50
         assert max(norm_errors) < 1e-7
         assert weight_error < 1e-7
 
