@@ -38,6 +38,7 @@ HEADS = ("lm_head.weight", "score.weight")
 """What is made anew when a model is to do another task."""
 _COLUMNS = {"step", "tokens", "seconds", "loss", "validation_loss", "learning_rate"}
 TOKENIZER = "tokenizer.json"
+CONFIG = "config.json"
 
 _RECORD = {"status": str, "asked": dict, "settings": dict, "data": dict, "model": dict, "results": dict}
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -221,6 +222,8 @@ class RunFolder:
         self._check_there()
         if not (self.path / TOKENIZER).exists():
             raise UsageError(f"there is no tokenizer in {self.path}: {TOKENIZER} is missing")
+        if (config := self.path / CONFIG).exists():
+            _read_model_type(config)  # transformers reads it too, and would blame the tokenizer
         from transformers import AutoTokenizer
 
         try:
@@ -238,7 +241,7 @@ class RunFolder:
         """
         from smht.models import SmhtConfig
 
-        path = self.path / "config.json"
+        path = self.path / CONFIG
         model_type = _read_model_type(path)
         if model_type != SmhtConfig.model_type:
             raise UsageError(f"{self.path} holds a model of type {model_type!r}, not one of smht's")
@@ -308,6 +311,8 @@ class RunFolder:
 
     def _check_weights(self) -> None:
         weights = self.path / WEIGHTS
+        if weights.is_dir():
+            raise UsageError(f"{weights} is damaged: it is a folder")
         if not weights.exists():
             if find_checkpoint(self.checkpoints).newest_good is None and not self.record_path.exists():
                 raise UsageError(f"there is no model in {self.path}")
@@ -330,7 +335,7 @@ def _class_of(config: "SmhtConfig", path: Path) -> "type[SmhtPreTrainedModel]":
     name = (config.architectures or ["nothing"])[0]
     found = getattr(models, name, None)
     if not isinstance(found, type) or not issubclass(found, models.SmhtPreTrainedModel):
-        raise UsageError(f"{path / 'config.json'} names the class {name!r}, which is not one of smht's models")
+        raise UsageError(f"{path / CONFIG} names the class {name!r}, which is not one of smht's models")
     return found
 
 
