@@ -40,7 +40,7 @@ def dense(dense_run: Path, workplace: Path) -> Path:
 
 def test_from_dense_to_split(dense: Path) -> None:
     result = succeed(
-        "split", dense, "--output", "new", "--heads", "2", "--tokens", "100", "--mixing", "shuffle", "--json"
+        "split", dense, "--output", "new", "--heads", "2", "--tokens", "0.1k", "--mixing", "shuffle", "--json"
     )
     stages = {stage["stage"]: stage for stage in result.json["stages"]}
     assert list(stages) == ["dense", "permuted", "cut, unpermuted", "cut", "distilled", "from scratch"]
@@ -121,7 +121,7 @@ def test_runs_that_are_refused(dense: Path, copied_run: Path, train) -> None:
         refuse("split", "dense", "--seed", seed, *output, says=f"seed = {seed} must be from 0 to 4294967295")
     refuse("split", "dense", "--split", "qvk", *output, says="did you mean qkv?")
     refuse("split", "dense", "--split", "none", *output, says="split names no projection")
-    refuse("split", "dense", "--tokens", "-1", *output, says="tokens = -1 must be at least 0")
+    refuse("split", "dense", "--tokens", "-1", *output, says="tokens=-1 is no amount")
     refuse("split", "dense", "--tokens", "5", "--steps", "5", *output, says="--tokens is a budget too")
     refuse("split", "dense", "--steps", "5", "--time", "5s", *output, says="both budgets")
     refuse("split", "dense", "--learning-rate", "0", *output, says="learning-rate = 0")

@@ -35,7 +35,8 @@ def split(
         Literal["none", "shuffle"], typer.Option(help="As in `smht train`.", rich_help_panel="Architecture")
     ] = "none",
     tokens: Annotated[
-        int | None, option("Budget", "Tokens to learn from the dense model; 0 for the cut alone.", metavar="N")
+        str | None,
+        option("Budget", "Tokens to learn from the dense model, like 500k; 0 for the cut alone.", metavar="N"),
     ] = None,
     steps: Annotated[int | None, option("Budget", "The same in steps.")] = None,
     time: Annotated[
@@ -68,14 +69,14 @@ def split(
     from smht.layers.block import SPLITTABLE
     from smht.training.budget import Budget
     from smht.training.distillation import Recipe
-    from smht.training.quantities import parse_duration
+    from smht.training.quantities import parse_amount, parse_duration
 
     request = SplitRequest(
         run=run,
         heads=heads,
         split=SPLITTABLE if parts is None else parse_split(parts),
         mixing=mixing,
-        tokens=tokens,
+        tokens=None if tokens is None else round(parse_amount(tokens, "tokens", least=0)),
         budget=Budget(steps=steps, seconds=None if time is None else parse_duration(time)),
         recipe=Recipe(teacher_weight, temperature),
         learning_rate=learning_rate,

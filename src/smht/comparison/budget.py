@@ -1,13 +1,11 @@
 """What is equal between the models compared: one budget for their size, one for the length of their training."""
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 from smht.errors import UsageError, did_you_mean
-from smht.training.quantities import format_duration, parse_duration
+from smht.training.quantities import format_duration, parse_amount, parse_duration
 
 SIZES = {
     "parameters": "parameters, embeddings included",
@@ -21,10 +19,6 @@ LENGTHS = {
 }
 TOKENS_PER_PARAMETER = 20
 """How long to train where only a size is given: Hoffmann et al. 2022, arXiv:2203.15556."""
-
-_MULTIPLES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
-_MOST = 10**24
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,3})?)([a-zA-Z]?)")
 
 
 @dataclass(frozen=True)
@@ -131,15 +125,7 @@ def _parse(text: str) -> Limit:
 
 
 def _parse_count(kind: str, text: str) -> int:
-    """A whole number above 0 in `1500000`, `1.5M`, `3e12`."""
-    match = _AMOUNT.fullmatch(text)
-    suffix = match[2] if match else ""
-    if match is None or suffix not in _MULTIPLES:
-        advice = f": {match[1]}M is millions" if match and suffix == "m" else ""
-        raise UsageError(f"budget {kind}={text} is no amount{advice}: write it like {_example(kind)}")
-    amount = Decimal(match[1]) * _MULTIPLES[suffix]
-    if not 1 <= amount <= _MOST:
-        raise UsageError(f"budget {kind}={text} must be from 1 to {float(_MOST):.0e}")
+    amount = parse_amount(text, f"budget {kind}", _example(kind))
     if kind == "width" and amount != int(amount):
         raise UsageError(f"budget width={text} must be a whole number")
     return round(amount)
