@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from helpers import together as programs
@@ -65,17 +66,32 @@ def values(logged: list[dict[str, Any]], name: str) -> list[float]:
     return [row[name] for row in logged if row[name] is not None]
 
 
+def moments(run: Path) -> dict[str, torch.Tensor]:
+    """Those of the newest checkpoint, put together from the files of whichever ranks wrote them."""
+    files = [
+        safe_open(path, "pt") for path in sorted((list_checkpoints(run / "checkpoints")[-1] / "moments").iterdir())
+    ]
+    parts: dict[str, list[tuple[list[int], torch.Tensor]]] = {}
+    for file in files:
+        places = json.loads(file.metadata()["DCP_SHARDING_INFO"])
+        for name, place in places.items():
+            parts.setdefault(name, []).append((place["saved_offsets"], file.get_tensor(name)))
+    wholes = {}
+    for name, found in parts.items():
+        ends = [[start + size for start, size in zip(place, part.shape, strict=True)] for place, part in found]
+        whole = torch.full([max(axis) for axis in zip(*ends, strict=True)], float("nan"))
+        for place, part in found:
+            whole[tuple(slice(start, start + n) for start, n in zip(place, part.shape, strict=True))] = part
+        wholes[name] = whole
+    return wholes
+
+
 def compare_moments(expected: Path, found: Path) -> None:
-    """The newest checkpoints have the same moments by number of parameter."""
-    one, several = (
-        torch.load(list_checkpoints(run / "checkpoints")[-1] / "optimizer.pt", weights_only=True)["state"]
-        for run in (expected, found)
-    )
+    """The newest checkpoints have the same moments by name."""
+    one, several = moments(expected), moments(found)
     assert one.keys() == several.keys()
-    for number, state in one.items():
-        for name in ("exp_avg", "exp_avg_sq"):
-            largest = float(state[name].abs().max())
-            torch.testing.assert_close(several[number][name], state[name], rtol=1e-3, atol=1e-4 * largest)
+    for name, whole in one.items():
+        torch.testing.assert_close(several[name], whole, rtol=1e-3, atol=1e-4 * float(whole.abs().max()))
 
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "one"])
@@ -112,6 +128,30 @@ def test_another_number_of_ranks_resumes(world: Worlds, runs: dict[str, Path], t
 @pytest.mark.parametrize("way", [name for name in WAYS if name not in ("one", "two")])
 def test_checkpoints_have_the_moments_of_the_whole_model(runs: dict[str, Path], way: str) -> None:
     compare_moments(runs["one"], runs[way])
+
+
+@pytest.mark.parametrize("way", ["heads", "shards"])
+def test_each_rank_writes_the_moments_that_it_has(runs: dict[str, Path], way: str) -> None:
+    checkpoint = list_checkpoints(runs[way] / "checkpoints")[-1]
+    sizes = [path.stat().st_size for path in (checkpoint / "moments").iterdir()]
+    assert len(sizes) == 2
+    assert max(sizes) < 1.2 * min(sizes)
+    rest = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]
+    assert {name for own in rest.values() for name in own} == {"step"}
+
+
+@pytest.mark.parametrize("way", ["heads", "shards"])
+def test_a_checkpoint_of_another_model_is_told_once(
+    world: Worlds, runs: dict[str, Path], tmp_path: Path, way: str
+) -> None:
+    shutil.copytree(runs[way], tmp_path / way)
+    (tmp_path / "text.txt").write_text(programs.TEXT)
+    config = json.loads((tmp_path / way / "config.json").read_text())
+    config["intermediate_size"] *= 2
+    (tmp_path / way / "config.json").write_text(json.dumps(config))
+    told, other = train(world, tmp_path, way, "--resume", way, "--steps", 6, code=1)
+    assert "does not fit the run's config.json" in told.err
+    assert (other.out, other.err) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,9 @@ def state(run: Path, step: int) -> dict[str, object]:
     """Everything that resume needs, in a form that compares."""
     folder = checkpoint_path(run / "checkpoints", step)
     optimizer = torch.load(folder / "optimizer.pt", weights_only=True)
-    moments = {
-        f"{index}.{name}": value
-        for index, values in optimizer["state"].items()
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor)
-    }
+    (moments,) = (folder / "moments").iterdir()
     rates = [group["lr"] for group in optimizer["param_groups"]]
-    return {"moments": moments, "rates": rates, "weights": weights(run, step)}
+    return {"moments": load_file(moments), "rates": rates, "weights": weights(run, step)}
 
 
 def assert_same_state(left: dict, right: dict) -> None:
@@ -157,6 +152,20 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used(request
 
     assert f"step-000012/{victim.name}" in log.read_text()
     assert_same(expected, weights(tmp_path / "run", 12))
+
+
+def test_a_checkpoint_of_another_version_is_said_to_be(request_for, tmp_path, quiet, stop_after):
+    stop_after(6)
+    training.start(request_for(), tmp_path / "run", quiet)
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    manifest = json.loads((newest / "manifest.json").read_text())
+    for name in [name for name in manifest["sha256"] if name.startswith("moments/")]:
+        del manifest["sha256"][name]
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(newest / "moments")
+
+    with pytest.raises(SmhtError, match="moments is missing: another version of smht wrote this checkpoint"):
+        training.resume(tmp_path / "run", Budget(), {}, quiet)
 
 
 def test_with_every_checkpoint_damaged_the_run_begins_again_and_ends_the_same(request_for, quiet, tmp_path, stop_after):

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from smht.distributed.norm import RankLayerNorm
 from smht.distributed.ranks import Ranks
@@ -59,6 +61,19 @@ def cut(full: Tensor, axis: int, ranks: Ranks) -> Tensor:
     """This rank's part of a whole tensor; a view."""
     part = ranks.part(full.shape[axis])
     return full.narrow(axis, part.start, part.stop - part.start)
+
+
+def describe_part(part: Tensor, axis: int, whole: torch.Size, ranks: DeviceMesh) -> DTensor:
+    """A rank's part as torch.distributed knows parts; nothing is copied or sent.
+
+    Args:
+        part: as `cut` makes it.
+        axis: along which it was cut.
+        whole: the shape that it was cut from.
+        ranks: who has the rest, of one dimension.
+    """
+    stride = torch.empty(whole, device="meta").stride()
+    return DTensor.from_local(part, ranks, [Shard(axis)], run_check=False, shape=whole, stride=stride)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from smht.distributed.mesh import Mesh, make_groups
 from smht.models.base import SmhtBlock
@@ -78,12 +78,6 @@ def join_shards(part: Tensor) -> Tensor:
     """The whole of a sharded parameter, gradient or moment; every rank has to call it."""
     assert isinstance(part, DTensor)
     return part.full_tensor()
-
-
-def cut_like(whole: Tensor, part: Tensor) -> Tensor:
-    """This rank's part of a whole tensor that every rank has, sharded as `part` is; nothing is sent."""
-    assert isinstance(part, DTensor)
-    return distribute_tensor(whole.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
 
 
 def clip_sharded_grad_norm(model: nn.Module, max_norm: float) -> Tensor:

@@ -1,14 +1,12 @@
 """Training a model whose heads are shared by several ranks, and whose batch by several such models."""
 
-from collections.abc import Iterator
-from functools import partial
-
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from smht.distributed.cuts import axes_of, cut, join
+from smht.distributed.cuts import axes_of, describe_part
 from smht.distributed.head_parallel import HeadParallelCausalLM, clip_grad_norm, head_parallel
-from smht.training.part_trainer import Part, PartTrainer
+from smht.training.part_trainer import PartTrainer
 from smht.training.trainer import Job, Optimisation
 
 
@@ -29,6 +27,9 @@ class HeadParallelTrainer(PartTrainer):
         cut_model = job.processes.together(
             lambda: head_parallel(model, model_ranks)  # pyright: ignore[reportArgumentType]
         )
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self._axes = {name: axis for name, _, axis in axes_of(cut_model)}
+        self._model_ranks = DeviceMesh.from_group(model_ranks.group, optimisation.device)
         super().__init__(cut_model, optimisation, job, replicas)
 
     @property
@@ -36,10 +37,8 @@ class HeadParallelTrainer(PartTrainer):
         assert isinstance(self.model, HeadParallelCausalLM)
         return self.model
 
-    def _parts(self) -> Iterator[Part]:
-        ranks = self._part.ranks
-        for name, parameter, axis in axes_of(self._part):
-            yield Part(name, parameter, partial(join, axis=axis, ranks=ranks), partial(cut, axis=axis, ranks=ranks))
+    def _as_saved(self, name: str, tensor: Tensor) -> Tensor:
+        return describe_part(tensor, self._axes[name], self._shapes[name], self._model_ranks)
 
     def _sum_over_replicas(self, loss: Tensor) -> None:
         if self._replicas.size == 1:

@@ -1,29 +1,23 @@
 """Training a model of which each of several ranks has a part.
 
 The Trainer of transformers is told of one process alone: this one's part of the model, on this one's share of the
-batch. What the ranks have in common goes through `smht.distributed` here. Checkpoints are of the whole model, so they
-resume on any number of ranks and any mesh, one process included.
+batch. What the ranks have in common goes through `smht.distributed` here. Checkpoints are those of one process, and
+every rank reads its part, so they resume on any number of ranks and any mesh, one process included.
 """
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from smht.distributed.ranks import Ranks
 from smht.tasks.task import Item, Score
-from smht.training.run_folder import WEIGHTS
-from smht.training.trainer import OPTIMIZER, RANDOM_STATE, SCHEDULER, Job, Optimisation, SmhtTrainer
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+from smht.training.trainer import RANDOM_STATE, Job, Optimisation, SmhtTrainer
 
 
 class ShareOfBatches(Dataset[Item]):
@@ -48,23 +42,6 @@ class ShareOfBatches(Dataset[Item]):
         return self._items[batch * self._batch_size + self._first + place]
 
 
-@dataclass(frozen=True)
-class Part:
-    """This rank's part of a parameter.
-
-    Attributes:
-        name: the whole parameter's.
-        parameter: the part.
-        join: the whole of a tensor that is cut like it, on rank 0 at least; every rank has to call it.
-        cut: this rank's part of a whole tensor that every rank has.
-    """
-
-    name: str
-    parameter: nn.Parameter
-    join: Callable[[Tensor], Tensor | None]
-    cut: Callable[[Tensor], Tensor]
-
-
 class PartTrainer(SmhtTrainer):
     """The training loop of a rank that has a part of the model; a subclass says which.
 
@@ -82,10 +59,6 @@ class PartTrainer(SmhtTrainer):
         # The norm is that of all ranks' gradients, which the Trainer does not know.
         self._max_grad_norm, self.args.max_grad_norm = self.args.max_grad_norm, 0.0
         self.train_dataset = ShareOfBatches(self.train_dataset, optimisation.batch_size, replicas.rank, replicas.size)
-
-    def _parts(self) -> Iterator[Part]:
-        """Each parameter, tied ones once."""
-        raise NotImplementedError
 
     def _sum_over_replicas(self, loss: Tensor) -> None:
         """Make the loss, and the gradients where they are not yet, those of the whole batch."""
@@ -117,39 +90,9 @@ class PartTrainer(SmhtTrainer):
     def _score(self) -> Score:
         return self._processes.together(lambda: self._examples.score(self._network))
 
-    def _fill_optimizer(self) -> Callable[[Path], None]:
-        """What the optimizer remembers of the whole model, gathered on the first rank; and how to write it."""
-        optimizer: Any = self.optimizer
-        state = optimizer.state_dict()
-        numbers = _numbers_of(optimizer)
-        for part in self._parts():
-            number = numbers[id(part.parameter)]
-            own = state["state"].get(number)
-            if own is not None:
-                state["state"][number] = {**own, **{name: part.join(own[name]) for name in _MOMENTS}}
-
-        def write(folder: Path) -> None:
-            scheduler: Any = self.lr_scheduler
-            torch.save(state, folder / OPTIMIZER)
-            torch.save(scheduler.state_dict(), folder / SCHEDULER)
-
-        return write
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        optimizer: Any = self.optimizer
-        for part in self._parts():
-            own = optimizer.state.get(part.parameter)
-            if own:
-                own.update({name: part.cut(own[name]).clone() for name in _MOMENTS})
-
-    @torch.no_grad()
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        whole = load_file(Path(resume_from_checkpoint) / WEIGHTS)
-        for part in self._parts():
-            part.parameter.copy_(part.cut(whole[part.name]))
+        own = {name: self._as_saved(name, each.detach()) for name, each in self._network.named_parameters()}
+        self._processes.together(lambda: self._read(own, Path(resume_from_checkpoint)))
 
     def _random_state(self) -> list[tuple[str, bytes]]:
         """As if the Trainer knew of the other ranks."""
@@ -165,9 +108,3 @@ class PartTrainer(SmhtTrainer):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(own, Path(folder) / RANDOM_STATE)
             super()._load_rng_state(folder)
-
-
-def _numbers_of(optimizer: Any) -> dict[int, int]:
-    """The number that an optimizer saves a parameter under, by the parameter's identity."""
-    parameters: Sequence[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return {id(parameter): number for number, parameter in enumerate(parameters)}

@@ -1,16 +1,13 @@
 """Training a model whose parameters are shared by the ranks that share its batch (FSDP)."""
 
-from collections.abc import Iterator
-from functools import partial
-
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from smht.distributed.cuts import assemble
 from smht.distributed.ranks import Ranks
-from smht.distributed.sharded import clip_sharded_grad_norm, cut_like, gathered, join_shards, shard_model
+from smht.distributed.sharded import clip_sharded_grad_norm, gathered, join_shards, shard_model
 from smht.tasks.task import Score
-from smht.training.part_trainer import Part, PartTrainer
+from smht.training.part_trainer import PartTrainer
 from smht.training.trainer import Job, Optimisation
 
 
@@ -29,14 +26,6 @@ class ShardedTrainer(PartTrainer):
         shard_model(model, job.processes.mesh, optimisation.device)
         super().__init__(model, optimisation, job, Ranks())
 
-    def _parts(self) -> Iterator[Part]:
-        for name, parameter in self._network.named_parameters():
-            yield Part(name, parameter, self._join, partial(cut_like, part=parameter))
-
-    def _join(self, part: Tensor) -> Tensor | None:
-        whole = join_shards(part)
-        return whole if self._processes.is_first else None
-
     def _sum_over_replicas(self, loss: Tensor) -> None:
         # The gradients are sums already.
         self._replicas.start_sum(loss).wait()
@@ -49,6 +38,9 @@ class ShardedTrainer(PartTrainer):
             return super()._score()
 
     def _whole_model(self) -> PreTrainedModel | None:
-        joined = {part.name: part.join(part.parameter) for part in self._parts()}
-        state = {name: tensor for name, tensor in joined.items() if tensor is not None}
+        state: dict[str, Tensor] = {}
+        for name, parameter in self._network.named_parameters():
+            whole = join_shards(parameter)
+            if self._processes.is_first:
+                state[name] = whole
         return assemble(self._whole_kind, self._network.config, state) if state else None

@@ -1,8 +1,8 @@
 """transformers' `Trainer` with checkpoints that can be trusted, our validation metric, and a stop before bad steps."""
 
 import math
+import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,17 +14,19 @@ from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
+from smht.distributed.checkpoint import load_parts, save_parts
 from smht.distributed.processes import Processes, keep_constants_home
-from smht.errors import SmhtError
+from smht.errors import SmhtError, first_line
 from smht.tasks.task import Examples, Score
-from smht.training.checkpoint import write_checkpoint
+from smht.training.checkpoint import checkpoint_path, write_checkpoint
 from smht.training.distillation import Distillation, with_logits
+from smht.training.moments import MOMENTS, moments_of, without_moments
 from smht.training.parametrisation import STANDARD, parameter_groups
 from smht.training.run_folder import writing
 
 TRAINER_STATE = "trainer_state.json"
 OPTIMIZER, SCHEDULER, RANDOM_STATE = "optimizer.pt", "scheduler.pt", "rng_state.pth"
-"""Where transformers' Trainer looks for what a single process saved."""
+"""Where transformers' Trainer looks for what a single process saved; of the optimizer, all but its moments."""
 
 
 class DivergedError(SmhtError):
@@ -215,20 +217,64 @@ class SmhtTrainer(Trainer):
         def fill(folder: Path) -> None:
             assert whole is not None
             whole.save_pretrained(folder)
-            write_optimizer(folder)
+            moments.rename(folder / MOMENTS)
+            self._save_optimizer_and_scheduler(str(folder))
             for name, contents in chain(*random_states):
                 (folder / name).write_bytes(contents)
             self.state.save_to_json(str(folder / TRAINER_STATE))
 
         def write() -> None:
-            with writing(f"the checkpoint of step {step}"):
+            with writing(what):
                 write_checkpoint(self._checkpoints, step, fill, self._keep)
 
         self.store_flos()
         step = self.state.global_step
-        whole, write_optimizer = self._whole_model(), self._fill_optimizer()
+        what = f"the checkpoint of step {step}"
+        whole = self._whole_model()
         random_states = self._processes.collect(self._random_state())
-        self._processes.together(lambda: write() if self._processes.is_first else None)
+        moments = self._checkpoints / f".{checkpoint_path(self._checkpoints, step).name}.{MOMENTS}.partial"
+        try:
+            self._save_moments(moments, what)
+            self._processes.together(lambda: write() if self._processes.is_first else None)
+        finally:
+            shutil.rmtree(moments, ignore_errors=True)
+
+    def _save_moments(self, folder: Path, what: str) -> None:
+        """Write the optimizer's moments into a new folder, every rank what it has."""
+
+        def prepare() -> None:
+            with writing(what):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+
+        def save() -> None:
+            with writing(what):
+                save_parts(self._moments(), folder)
+
+        self._processes.first(prepare)
+        self._processes.together(save)
+
+    def _moments(self) -> dict[str, Tensor]:
+        """AdamW's, by name, as they are saved and loaded."""
+        found = moments_of(self.optimizer, dict(self._network.named_parameters()))
+        return {f"{name}.{kind}": self._as_saved(name, tensor) for (name, kind), tensor in found.items()}
+
+    def _as_saved(self, name: str, tensor: Tensor) -> Tensor:
+        """How what this process has of the parameter `name`, or of its moments, goes to disk and comes from there."""
+        return tensor
+
+    def _read(self, tensors: dict[str, Tensor], folder: Path) -> None:
+        """Fill tensors from a checkpoint's files.
+
+        Raises:
+            SmhtError: they are not there, or of another model.
+        """
+        if tensors and not folder.is_dir():
+            raise SmhtError(f"{folder} is missing: another version of smht wrote this checkpoint; start the run anew")
+        try:
+            load_parts(tensors, folder)
+        except (RuntimeError, ValueError) as error:
+            raise SmhtError(f"the checkpoint does not fit the run's config.json: {first_line(error)}") from error
 
     def _score(self) -> Score:
         return self._processes.first(lambda: self._examples.score(self._network))
@@ -237,9 +283,13 @@ class SmhtTrainer(Trainer):
         """What is saved, on the first process."""
         return self._network
 
-    def _fill_optimizer(self) -> Callable[[Path], None]:
-        """What writes the states of optimizer and schedule, called on the first process."""
-        return lambda folder: self._save_optimizer_and_scheduler(str(folder))
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Like the method of `Trainer`, without the moments."""
+        optimizer, scheduler = self.optimizer, self.lr_scheduler
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
+        torch.save(without_moments(optimizer.state_dict()), Path(output_dir) / OPTIMIZER)
+        torch.save(scheduler.state_dict(), Path(output_dir) / SCHEDULER)
 
     def _random_state(self) -> list[tuple[str, bytes]]:
         """This process's files of random states; the first one's also by the name that a single process looks for."""
@@ -254,6 +304,7 @@ class SmhtTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        self._read(self._moments(), Path(checkpoint) / MOMENTS)
         # The optimizer remembers the rate of the schedule that it was saved under; an extended run has another.
         scheduler, optimizer = self.lr_scheduler, self.optimizer
         assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
