@@ -3,7 +3,7 @@
 import copy
 import io
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from helpers.fused_decoding import begun, step, written
 from helpers.hugging_face import tiny_model
 from helpers.layers import randomize
 from smht import SmhtForCausalLM
+from smht.models.model import SmhtModel
 from smht.models.preallocated_cache import PreallocatedCache
 
 pytestmark = pytest.mark.usefixtures("silent_transformers", "cpu_kernels")
@@ -53,6 +54,37 @@ def test_a_hook_added_between_tokens_is_called(name: str, kind: str, calls: list
 @torch.no_grad()
 def test_so_is_a_hook_on_all_modules(calls: list[int]) -> None:
     hook(tiny_model(), torch.nn.modules.module.register_module_forward_hook, calls)
+
+
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+@torch.no_grad()
+def test_so_is_a_hook_on_the_model_around_the_blocks(kind: str, calls: list[int]) -> None:
+    model, seen = tiny_model(), []
+    cache = begun(model)
+    step(model, cache)
+    handle = getattr(model.model, kind)(lambda *_: seen.append(1))
+    step(model, cache)
+    handle.remove()
+    step(model, cache)
+    assert seen == [1] and calls == [2, 2, 2]
+
+
+@torch.no_grad()
+def test_so_is_another_forward_of_that_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = tiny_model(), []
+    cache, forward = begun(model), SmhtModel.forward
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        seen.append(1)
+        return forward(*arguments, **options)
+
+    step(model, cache)
+    model.model.forward = partial(counted, model.model)
+    step(model, cache)
+    del model.model.forward
+    monkeypatch.setattr(SmhtModel, "forward", counted)
+    step(model, cache)
+    assert seen == [1, 1]
 
 
 def replace_forward(model: SmhtForCausalLM) -> None:

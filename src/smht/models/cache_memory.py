@@ -41,17 +41,19 @@ def memory_of(cache: Cache | None) -> CacheMemory | None:
 
 
 def _preallocated(layers: list[PreallocatedLayer]) -> CacheMemory | None:
-    lengths = {layer.get_seq_length() for layer in layers}
+    is_inference = torch.is_inference_mode_enabled()
+    memory = [layer.make_room(is_inference) for layer in layers]
+    past = memory[0][0] if memory else 0
     # Layers that differ have seen different tokens: a pass was interrupted.
-    if len(lengths) != 1 or 0 in lengths:
+    if not past or any(tokens != past for tokens, _, _ in memory):
         return None
 
     def take_in() -> None:
         for layer in layers:
             layer.take_in()
 
-    memory = [layer.make_room() for layer in layers]
-    return CacheMemory([keys for keys, _ in memory], [values for _, values in memory], lengths.pop(), take_in)
+    keys, values = [each[1] for each in memory], [each[2] for each in memory]
+    return CacheMemory(keys, values, past, take_in)  # pyright: ignore[reportArgumentType]
 
 
 def _static(layers: list[Any]) -> CacheMemory | None:

@@ -17,6 +17,7 @@ from smht.models.decoding import preferred_cache
 from smht.models.head_loss import head_loss, needs_no_logits
 from smht.models.labels import check_labels
 from smht.models.model import SmhtModel
+from smht.models.next_token import run_next_token
 from smht.models.tensor_parallel import HEAD_PLAN
 
 
@@ -98,13 +99,18 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         Raises:
             UsageError: what `SmhtModel.forward` refuses, or labels that are all -100.
         """
+        cache = given_cache(cache, past_key_values)
+        if labels is None and inputs_embeds is None and isinstance(logits_to_keep, int):
+            newest = run_next_token(self.model, input_ids, attention_mask, position_ids, cache, kwargs)  # pyright: ignore
+            if newest is not None:
+                return CausalLMOutputWithPast(logits=self._score(newest, None, False)[0], **named_cache(cache))  # pyright: ignore
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
-            cache=given_cache(cache, past_key_values),
+            cache=cache,
             **kwargs,  # pyright: ignore[reportCallIssue]
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

@@ -1,8 +1,8 @@
 """The weights of a stack's blocks, as long as its modules are what they were made.
 
-Looking at every module of a model takes as long as computing a token, so what was found is kept, with everything that
-it was found by: modules, parameters, buffers, hooks and modes. With each token these are compared by identity, which
-takes a fraction of that time.
+Looking at every module of a model takes as long as computing a token, so what was found is kept, with what it was found
+by: modules, parameters, buffers, hooks, and modes where they matter. With each token these are compared by identity,
+which takes a fraction of that time. Of hooks it is enough to see whether any was made since, on whatever module.
 """
 
 from itertools import chain
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils.hooks import RemovableHandle
 
 from smht.layers import ChannelShuffle, FeedForward, HeadLayerNorm, MultiHeadAttention, SplitLinear
 from smht.models.base import SmhtBlock
@@ -34,7 +35,11 @@ _OURS = (
 _CAPTURING = "transformers.utils.output_capturing"
 """Whose hooks do nothing where neither hidden states nor attention weights are asked for."""
 
-_parts = itemgetter("_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks")
+_DROPPING = (nn.Dropout, MultiHeadAttention)
+"""What computes something else in training."""
+
+_parts = itemgetter("_modules", "_parameters", "_buffers")
+_hooks = itemgetter("_forward_hooks", "_forward_pre_hooks")
 _mode = itemgetter("training")
 
 
@@ -64,6 +69,9 @@ class _Found:
         modules = [*stack.layers.modules(), *([] if stack.norm is None else [stack.norm])]
         # A module's attributes, without the detour by its `__getattr__`.
         self._attributes = [vars(module) for module in modules]
+        self._parts = [part for each in self._attributes for part in _parts(each) if part]
+        self._hooks = [hooks for each in self._attributes for hooks in _hooks(each) if hooks]
+        self._dropping = [vars(module) for module in modules if isinstance(module, _DROPPING)]
         self._seen = self._look(stack)
         self.weights = _read(stack) if all(map(_is_plain, modules)) else None
 
@@ -73,14 +81,14 @@ class _Found:
         return len(now) == len(self._seen) and all(map(is_, now, self._seen))
 
     def _look(self, stack: "SmhtStack") -> list[Any]:
-        attributes = self._attributes
-        parts = chain.from_iterable(map(_parts, attributes))
         return [
             stack.layers,
             stack.norm,
-            *chain.from_iterable(map(dict.values, filter(None, parts))),
-            *map(_mode, attributes),
-            *map(len, attributes),  # a `forward` of its own is one more
+            RemovableHandle.next_id,
+            *map(len, self._hooks),
+            *chain.from_iterable(map(dict.values, self._parts)),
+            *map(_mode, self._dropping),
+            *map(len, self._attributes),  # a `forward` of its own is one more
         ]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

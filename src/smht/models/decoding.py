@@ -65,7 +65,7 @@ def decode_fused(
         return None
     if hidden_states.shape[1] != 1 or type(cache) not in WRITABLE:
         return None
-    if not _asks_for_output_alone(stack, kwargs) or not _attends_plainly(stack):
+    if not asks_for_output_alone(stack, kwargs) or not _attends_plainly(stack):
         return None
     weights = weights_of(stack)
     memory = None if weights is None else memory_of(cache)
@@ -98,7 +98,8 @@ def preferred_cache(model: "SmhtForCausalLM", cache: Any) -> Any:
     return PreallocatedCache(len(stack.layers))
 
 
-def _asks_for_output_alone(stack: "SmhtStack", kwargs: dict[str, Any]) -> bool:
+def asks_for_output_alone(stack: "SmhtStack", kwargs: dict[str, Any]) -> bool:
+    """Whether neither arguments nor configuration ask for what lies between embeddings and output, or change it."""
     asked = [kwargs.get(flag, getattr(stack.config, flag, False)) for flag in _OUTPUT_FLAGS]
     return not any(asked) and all(name in _OUTPUT_FLAGS for name in kwargs)
 

@@ -4,7 +4,6 @@ transformers' `DynamicCache` makes new tensors for all tokens with each new one,
 longest length before, needs a mask of that length, and attends to all of it on reading the prompt.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,17 +11,26 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 
-@dataclass
 class _Rows:
     """Keys or values of the tokens so far, at the beginning of memory for more of them.
 
-    Attributes:
+    Args:
         memory: `[B, H, S, K]`.
         tokens: how many of the `S` places are taken.
+
+    Attributes:
+        room: `S`.
+        is_closed: made in inference mode, so that it cannot be written to outside of it.
     """
 
-    memory: Tensor
-    tokens: int
+    __slots__ = ("is_closed", "memory", "room", "tokens")
+
+    def __init__(self, memory: Tensor, tokens: int) -> None:
+        self.tokens = tokens
+        self._hold(memory)
+
+    def _hold(self, memory: Tensor) -> None:
+        self.memory, self.room, self.is_closed = memory, memory.shape[2], memory.is_inference()
 
     @property
     def taken(self) -> Tensor:
@@ -32,14 +40,12 @@ class _Rows:
     def make_room(self, count: int) -> Tensor:
         """The memory, with room for `count` tokens more."""
         wanted = self.tokens + count
-        # What inference mode made cannot be written to outside of it.
-        is_closed = self.memory.is_inference() and not torch.is_inference_mode_enabled()
-        if wanted > self.memory.shape[2] or is_closed:
+        if wanted > self.room or (self.is_closed and not torch.is_inference_mode_enabled()):
             batch, heads, _, width = self.memory.shape
             # Twice as much, so that each token is copied about once; memory that is not written to yet costs nothing.
             larger = self.memory.new_empty(batch, heads, 2 * wanted, width)
             larger[:, :, : self.tokens] = self.taken
-            self.memory = larger
+            self._hold(larger)
         return self.memory
 
     def append(self, new: Tensor) -> None:
@@ -101,10 +107,22 @@ class PreallocatedLayer(DynamicLayer):
         """See `DynamicLayer`."""
         return 0 if self._keys is None else self._keys.tokens
 
-    def make_room(self) -> tuple[Tensor, Tensor]:
-        """Memory `[B, H, S, K]` of keys and of values, with room for one token more behind those that are there."""
-        assert self._keys is not None and self._values is not None
-        return self._keys.make_room(1), self._values.make_room(1)
+    def make_room(self, is_inference: bool) -> tuple[int, Tensor | None, Tensor | None]:
+        """How many tokens there are, and memory of keys and of values with room for one more; none before the first.
+
+        Args:
+            is_inference: whether inference mode is on, which one question answers for all layers.
+
+        Returns:
+            tokens, keys `[B, H, S, K]` and values.
+        """
+        keys, values = self._keys, self._values
+        if keys is None or values is None:
+            return 0, None, None
+        tokens = keys.tokens
+        if tokens < keys.room and tokens < values.room and (is_inference or not (keys.is_closed or values.is_closed)):
+            return tokens, keys.memory, values.memory
+        return tokens, keys.make_room(1), values.make_room(1)
 
     def take_in(self) -> None:
         """Count the token that was written into that room."""

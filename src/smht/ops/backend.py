@@ -16,7 +16,7 @@ from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
 from smht.ops import cpu_backend, gpu_backend, reference
-from smht.ops.call import Call, Condition, Worth
+from smht.ops.call import Call, Condition, Worth, never
 
 AUTO = "auto"
 REFERENCE = "reference"
@@ -115,7 +115,7 @@ def _first_looks(op: str, chosen: str) -> list[Callable[[tuple[Any, ...]], bool]
         if name != REFERENCE and chosen in (AUTO, name) and op in backend.functions
     ]
     worths = [backend.worthwhile.get(op) if chosen == AUTO else None for backend in backends]
-    return [worth.holds if worth else lambda _: True for worth in worths]
+    return [worth.holds if worth else lambda _: True for worth in worths if not (worth and worth.holds is never)]
 
 
 def get_backend() -> str:

@@ -37,3 +37,8 @@ class Worth:
 
     needs: str
     holds: Callable[[tuple[Any, ...]], bool]
+
+
+def never(_: tuple[Any, ...]) -> bool:
+    """Of a backend that no call is to take by itself; it is not even asked."""
+    return False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from smht.errors import first_line
-from smht.ops.call import Call, Condition, Worth
+from smht.ops.call import Call, Condition, Worth, never
 from smht.ops.conditions import NO_TRANSFORMATION, PLAIN_TENSORS, name_types, number_types, one_number_type
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
@@ -176,6 +176,6 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     ),
 }
 
-_NOT_BY_ITSELF = Worth("set_backend('gpu'): its kernels have not run on a GPU yet", lambda _: False)
+_NOT_BY_ITSELF = Worth("set_backend('gpu'): its kernels have not run on a GPU yet", never)
 WORTHWHILE: dict[str, Worth] = dict.fromkeys(CONDITIONS, _NOT_BY_ITSELF)
 """Never by itself before `benchmarks/gpu.sh` has checked and timed the kernels on a GPU."""
