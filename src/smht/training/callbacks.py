@@ -147,14 +147,3 @@ class Recorder(TrainerCallback):
         self.run.append_metrics(self._row)
         self.show(self._row)
         self._row = None
-
-
-def tensorboard(run: RunFolder) -> list[TrainerCallback]:
-    """TensorBoard's callback if it is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return []
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    return [TensorBoardCallback(SummaryWriter(log_dir=str(run.tensorboard)))]

@@ -14,7 +14,7 @@ from smht.training import files
 from smht.training.announcement import announce, check_disk
 from smht.training.budget import Budget
 from smht.training.calibration import Calibration, calibrate, slowest
-from smht.training.callbacks import Recorder, SaveAtStart, Schedule, tensorboard
+from smht.training.callbacks import Recorder, SaveAtStart, Schedule
 from smht.training.checkpoint import checkpoint_path, find_checkpoint, remove_newer, step_of
 from smht.training.distillation import Distillation, keep_teacher, read_distillation
 from smht.training.interrupt import StopRequest
@@ -24,6 +24,7 @@ from smht.training.progress import TrainingDisplay
 from smht.training.record import new_record, results_of
 from smht.training.request import TrainRequest
 from smht.training.run_folder import RunFolder, writing
+from smht.training.tensorboard import tensorboard
 from smht.training.together import (
     agree_on,
     check_shared,
