@@ -304,7 +304,7 @@ class SmhtTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        self._read(self._moments(), Path(checkpoint) / MOMENTS)
+        self._processes.together(lambda: self._read(self._moments(), Path(checkpoint) / MOMENTS))
         # The optimizer remembers the rate of the schedule that it was saved under; an extended run has another.
         scheduler, optimizer = self.lr_scheduler, self.optimizer
         assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
