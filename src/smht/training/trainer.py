@@ -267,12 +267,14 @@ class SmhtTrainer(Trainer):
         """Fill tensors from a checkpoint's files.
 
         Raises:
-            SmhtError: they are not there, or of another model.
+            SmhtError: they are not there, cannot be read, or are of another model.
         """
         if tensors and not folder.is_dir():
             raise SmhtError(f"{folder} is missing: another version of smht wrote this checkpoint; start the run anew")
         try:
             load_parts(tensors, folder)
+        except OSError as error:
+            raise SmhtError(f"{folder} cannot be read: {first_line(error)}") from error
         except (RuntimeError, ValueError) as error:
             raise SmhtError(f"the checkpoint does not fit the run's config.json: {first_line(error)}") from error
 
