@@ -154,6 +154,20 @@ def test_a_checkpoint_of_another_model_is_told_once(
     assert (other.out, other.err) == ("", "")
 
 
+@pytest.mark.parametrize("way", ["two", "shards"])
+def test_so_is_a_checkpoint_of_another_version(world: Worlds, runs: dict[str, Path], tmp_path: Path, way: str) -> None:
+    shutil.copytree(runs[way], tmp_path / way)
+    (tmp_path / "text.txt").write_text(programs.TEXT)
+    newest = list_checkpoints(tmp_path / way / "checkpoints")[-1]
+    manifest = json.loads((newest / "manifest.json").read_text())
+    manifest["sha256"] = {name: each for name, each in manifest["sha256"].items() if not name.startswith("moments/")}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(newest / "moments")
+    told, other = train(world, tmp_path, way, "--resume", way, "--steps", 6, code=1)
+    assert "moments is missing: another version of smht wrote this checkpoint" in told.err
+    assert (other.out, other.err) == ("", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -1,6 +1,8 @@
 """`PreallocatedCache` does what transformers' `DynamicCache` does."""
 
 import copy
+import io
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,6 +20,13 @@ def new_rows(tokens: int, batch: int = BATCH, seed: int = 0) -> tuple[Tensor, Te
     generator = torch.Generator().manual_seed(seed)
     keys, values = torch.randn(2, batch, HEADS, tokens, WIDTH, generator=generator)
     return keys, values
+
+
+def saved_and_loaded(cache: PreallocatedCache) -> PreallocatedCache:
+    file = io.BytesIO()
+    torch.save(cache, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
 
 
 def both() -> tuple[PreallocatedCache, DynamicCache]:
@@ -109,6 +118,21 @@ def test_what_inference_mode_wrote_may_be_continued_without_it() -> None:
         keys, values = cache.update(*new_rows(1, seed=1), 0)
     assert torch.equal(keys, torch.cat([new_rows(3)[0], new_rows(1, seed=1)[0]], 2))
     assert values.shape[2] == 4
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, saved_and_loaded])
+def test_nor_does_it_matter_in_which_mode_it_was_copied(
+    copied: Callable[[PreallocatedCache], PreallocatedCache],
+) -> None:
+    cache = PreallocatedCache(1)
+    with torch.no_grad():
+        # The second makes room for a third.
+        cache.update(*new_rows(3), 0)
+        cache.update(*new_rows(1, seed=1), 0)
+        with torch.inference_mode():
+            copy_of_it = copied(cache)
+        keys, _ = copy_of_it.update(*new_rows(1, seed=2), 0)
+    assert torch.equal(keys, torch.cat([new_rows(3)[0], new_rows(1, seed=1)[0], new_rows(1, seed=2)[0]], 2))
 
 
 def test_gradients_flow_through_it() -> None:

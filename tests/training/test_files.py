@@ -106,6 +106,23 @@ def test_contents_reach_the_disk_before_the_name_does(tmp_path: Path, monkeypatc
     assert events == ["file", "folder", "rename", "folder"]
 
 
+def test_so_do_the_names_of_files_in_folders_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = [], os.fsync
+
+    def note_fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def fill(folder: Path) -> None:
+        (folder / "within").mkdir()
+        (folder / "within/file").write_bytes(b"1")
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    files.replace_folder(tmp_path / "a", fill)
+    expected = [tmp_path / "a/within", tmp_path / "a/within/file", tmp_path / "a", tmp_path]
+    assert sorted(synced) == sorted(path.stat().st_ino for path in expected)
+
+
 # Folders
 
 

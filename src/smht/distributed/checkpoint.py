@@ -18,6 +18,8 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from smht.errors import first_line
+
 
 def save_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Write tensors into files of a folder; every rank has to call it.
@@ -45,8 +47,17 @@ def load_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
         OSError: a file cannot be read.
         RuntimeError: a name is not there, or has another shape.
     """
+    if not tensors:
+        return  # there is no file then, and whoever copied the folder may have left out an empty one
     with _as_one_failure():
-        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        try:
+            load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        except CheckpointException as error:
+            failure = error.failures[0][0]
+            # What PyTorch makes of a file whose beginning it could not read.
+            if isinstance(failure, AssertionError):
+                raise OSError(first_line(failure)) from None
+            raise
 
 
 @contextmanager

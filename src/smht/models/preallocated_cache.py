@@ -32,6 +32,10 @@ class _Rows:
     def _hold(self, memory: Tensor) -> None:
         self.memory, self.room, self.is_closed = memory, memory.shape[2], memory.is_inference()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is closed or not by the mode that it was made in."""
+        return _Rows, (self.memory, self.tokens)
+
     @property
     def taken(self) -> Tensor:
         """`[B, H, tokens, K]`, a view."""

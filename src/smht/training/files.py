@@ -44,7 +44,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(beside)
         for path in sorted(beside.rglob("*")):
-            sync_file(path)
+            (sync_folder if path.is_dir() else sync_file)(path)
         sync_folder(beside)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)

@@ -267,12 +267,14 @@ class SmhtTrainer(Trainer):
         """Fill tensors from a checkpoint's files.
 
         Raises:
-            SmhtError: they are not there, or of another model.
+            SmhtError: they are not there, cannot be read, or are of another model.
         """
         if tensors and not folder.is_dir():
             raise SmhtError(f"{folder} is missing: another version of smht wrote this checkpoint; start the run anew")
         try:
             load_parts(tensors, folder)
+        except OSError as error:
+            raise SmhtError(f"{folder} cannot be read: {first_line(error)}") from error
         except (RuntimeError, ValueError) as error:
             raise SmhtError(f"the checkpoint does not fit the run's config.json: {first_line(error)}") from error
 
@@ -304,7 +306,7 @@ class SmhtTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        self._read(self._moments(), Path(checkpoint) / MOMENTS)
+        self._processes.together(lambda: self._read(self._moments(), Path(checkpoint) / MOMENTS))
         # The optimizer remembers the rate of the schedule that it was saved under; an extended run has another.
         scheduler, optimizer = self.lr_scheduler, self.optimizer
         assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
