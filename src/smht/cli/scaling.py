@@ -54,7 +54,8 @@ def scaling(
         Literal["every", "smallest"] | None,
         option(
             "Comparison",
-            "Try them at every size, or at the smallest alone and carry the best factor of the default rate over.",
+            "Try them at every size, or at the smallest alone and carry the best factor of the default rate over, "
+            "which the rates of --parametrisation mup are made for.",
             default="every",
         ),
     ] = None,
