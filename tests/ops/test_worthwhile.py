@@ -29,7 +29,7 @@ def is_worthwhile(op: str, shape: tuple[int, int, int, int], dtype: torch.dtype 
         "split_feed_forward": (x, tensor(heads, width, 4 * width), tensor(heads, 4 * width, width), "gelu", None, None),
         "split_attention": (x, square, square, square, square, True, None, 0.0, 1.0),
     }[op]
-    return cpu_backend.WORTHWHILE[op].holds(arguments)
+    return cpu_backend.WORTHWHILE[op].is_given(arguments)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

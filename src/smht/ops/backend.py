@@ -16,7 +16,7 @@ from torch import Tensor
 
 from smht.errors import UsageError, did_you_mean
 from smht.ops import cpu_backend, gpu_backend, reference
-from smht.ops.call import Call, Condition, Worth, never
+from smht.ops.call import Call, Condition, Worth, always, never
 
 AUTO = "auto"
 REFERENCE = "reference"
@@ -81,8 +81,8 @@ BACKENDS: dict[str, Backend] = {
 
 
 _chosen: str | None = None
-_FIRST_LOOKS: dict[str, dict[str, list[Callable[[tuple[Any, ...]], bool]]]] = {}
-"""By choice and op, what the backends that are to be asked say of a call's arguments at first sight.
+_FIRST_LOOKS: dict[str, dict[str, list[tuple[int, Callable[[tuple[Any, ...]], bool]]]]] = {}
+"""By choice and op, what backends take at first sight: so many numbers in the first tensor, and arguments of some kind.
 
 Small calls notice how long they are looked at: a microsecond here is five among cold caches, a tenth of what they take.
 """
@@ -108,14 +108,15 @@ def _prepare(name: str) -> None:
     _FIRST_LOOKS[name] = {op: _first_looks(op, name) for op in OPS}
 
 
-def _first_looks(op: str, chosen: str) -> list[Callable[[tuple[Any, ...]], bool]]:
+def _first_looks(op: str, chosen: str) -> list[tuple[int, Callable[[tuple[Any, ...]], bool]]]:
     backends = [
         backend
         for name, backend in BACKENDS.items()
         if name != REFERENCE and chosen in (AUTO, name) and op in backend.functions
     ]
-    worths = [backend.worthwhile.get(op) if chosen == AUTO else None for backend in backends]
-    return [worth.holds if worth else lambda _: True for worth in worths if not (worth and worth.holds is never)]
+    whatever = Worth("", always)
+    worths = [backend.worthwhile.get(op, whatever) if chosen == AUTO else whatever for backend in backends]
+    return [(worth.least_numbers, worth.holds) for worth in worths if worth.holds is not never]
 
 
 def get_backend() -> str:
@@ -133,8 +134,8 @@ def _named_outside() -> str:
 def run(op: str, *arguments: Any) -> Tensor:
     """Compute a call whose shapes the contract has checked, on the first backend that takes it."""
     chosen = _chosen if _chosen is not None else _first_choice()
-    for may_take in _FIRST_LOOKS[chosen][op]:
-        if may_take(arguments):
+    for least_numbers, may_take in _FIRST_LOOKS[chosen][op]:
+        if arguments[0].numel() >= least_numbers and may_take(arguments):
             return _backend_of(Call(op, arguments), chosen).functions[op](*arguments)
     return BACKENDS[REFERENCE].functions[op](*arguments)
 
@@ -169,7 +170,7 @@ def _takes(backend: Backend, call: Call, chosen: str) -> bool:
     if call.op not in backend.functions:
         return False
     worth = backend.worthwhile.get(call.op)
-    if chosen == AUTO and worth is not None and not worth.holds(call.arguments):
+    if chosen == AUTO and worth is not None and not worth.is_given(call.arguments):
         return False
     for rule in backend.conditions.get(call.op, ()):
         if not rule.holds(call):

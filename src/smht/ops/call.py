@@ -30,13 +30,29 @@ class Condition:
 
 @dataclass(frozen=True)
 class Worth:
-    """When a backend is faster than the reference, in words that go on after "needs", and whether a call is so.
+    """When a backend is faster than the reference.
 
-    Asked about the bare arguments, since small calls notice how long they are looked at.
+    Small calls notice how long they are looked at, so the question that most of them fail is a number, and the others
+    are asked about the bare arguments.
+
+    Attributes:
+        needs: in words that go on after "needs".
+        holds: whether a call is so, if its first tensor has enough numbers.
+        least_numbers: how many.
     """
 
     needs: str
     holds: Callable[[tuple[Any, ...]], bool]
+    least_numbers: int = 0
+
+    def is_given(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call is worth it."""
+        return arguments[0].numel() >= self.least_numbers and self.holds(arguments)
+
+
+def always(_: tuple[Any, ...]) -> bool:
+    """Of calls that nothing more is asked of."""
+    return True
 
 
 def never(_: tuple[Any, ...]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from smht.errors import SmhtError, first_line
-from smht.ops.call import Call, Condition, Worth
+from smht.ops.call import Call, Condition, Worth, always
 from smht.ops.conditions import NO_TRANSFORMATION, PLAIN_TENSORS, one_number_type
 from smht.ops.decoder_weights import DecoderWeights
 
@@ -189,8 +189,6 @@ def _computes_in_float32(x: Tensor) -> bool:
 # once a call does. What most calls fail is asked first.
 def _linear_pays(arguments: tuple[Any, ...]) -> bool:
     x, weight = arguments[:2]
-    if x.numel() < 16384:
-        return False
     heads, width, _ = weight.shape
     if (width > 8 and width % 64) or heads == 1:
         return False
@@ -199,8 +197,6 @@ def _linear_pays(arguments: tuple[Any, ...]) -> bool:
 
 def _feed_forward_pays(arguments: tuple[Any, ...]) -> bool:
     x, weight = arguments[:2]
-    if x.numel() < 1024:
-        return False
     heads, width, _ = weight.shape
     tokens = x.numel() // max(1, heads * width)
     if tokens < 32 or tokens < 2 * width or heads == 1:
@@ -212,8 +208,6 @@ def _feed_forward_pays(arguments: tuple[Any, ...]) -> bool:
 
 def _attention_pays(arguments: tuple[Any, ...]) -> bool:
     x, weight = arguments[:2]
-    if x.numel() < 1024:
-        return False
     batch, length, _ = x.shape
     if length < 8:
         return False
@@ -230,19 +224,22 @@ WORTHWHILE: dict[str, Worth] = {
     "split_linear": Worth(
         "float32, two heads, of at most 8 channels or a multiple of 64, 512 tokens in all, and 16384 numbers",
         _linear_pays,
+        least_numbers=16384,
     ),
     "split_feed_forward": Worth(
         "two heads, 32 tokens in all, and 1024 numbers; in float32 twice as many tokens as a head has channels, and "
         "512 for heads of more than 64; in bfloat16 eight times as many as a head has channels, which are 16, 32, 48 "
         "or 64",
         _feed_forward_pays,
+        least_numbers=1024,
     ),
     "split_attention": Worth(
         "sequences of 8 tokens and half a head's channels, one and a half times as many tokens in all, 1024 numbers, "
         "and two sequences or heads to share out among threads",
         _attention_pays,
+        least_numbers=1024,
     ),
     "linear_cross_entropy": Worth("128 tokens in all", _loss_pays),
     # Less work is done faster too, but nobody shall wait for a build for its sake.
-    "permute_channels": Worth("4096 numbers", lambda arguments: arguments[0].numel() >= 4096),
+    "permute_channels": Worth("4096 numbers", always, least_numbers=4096),
 }
