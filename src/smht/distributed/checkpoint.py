@@ -50,14 +50,7 @@ def load_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
     if not tensors:
         return  # there is no file then, and whoever copied the folder may have left out an empty one
     with _as_one_failure():
-        try:
-            load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
-        except CheckpointException as error:
-            failure = error.failures[0][0]
-            # What PyTorch makes of a file whose beginning it could not read.
-            if isinstance(failure, AssertionError):
-                raise OSError(first_line(failure)) from None
-            raise
+        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
 
 
 @contextmanager
@@ -69,4 +62,8 @@ def _as_one_failure() -> Iterator[None]:
             yield
         except CheckpointException as error:
             failures: dict[int, Any] = error.failures
-            raise failures[min(failures)][0] from None
+            failure = failures[min(failures)][0]
+            # What PyTorch makes of a file whose beginning it could not read.
+            if isinstance(failure, AssertionError):
+                raise OSError(first_line(failure)) from None
+            raise failure from None
