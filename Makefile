@@ -2,7 +2,7 @@
 #
 #   make demo    train a small split model on the Python standard library's source (3 to 4 minutes on 2 cores)
 #   make test    all tests
-#   make lint    ruff, pyright, import-linter
+#   make lint    ruff, clang-format, pyright, import-linter
 #
 # PYTHON       the Python to make environments with, 3.11 or newer
 # PIP_OPTIONS  options for pip, such as the index of PyTorch's CPU-only builds
@@ -11,6 +11,7 @@
 PYTHON ?= python3
 PIP_OPTIONS ?=
 JOBS ?= 2
+KERNELS := src/smht/ops/cpu/*.h src/smht/ops/cpu/*.cpp
 VENV := .venv
 OLDEST := .venv-oldest
 INSTALL := -m pip install --disable-pip-version-check --quiet $(PIP_OPTIONS)
@@ -32,12 +33,14 @@ test-oldest: $(OLDEST)/.dev
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(KERNELS)
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(KERNELS)
 
 $(VENV)/bin/python $(OLDEST)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

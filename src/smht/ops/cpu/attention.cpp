@@ -1,10 +1,12 @@
-// split_attention on CPU, forward: one pass over (sequence, head), softmax online over tiles of keys (arXiv:2205.14135).
+// split_attention on CPU, forward: one pass over (sequence, head), softmax online over tiles of keys
+// (arXiv:2205.14135).
+#include "attention.h"
+
 #include <ATen/ops/empty.h>
 
 #include <cmath>
 #include <tuple>
 
-#include "attention.h"
 #include "operators.h"
 
 namespace smht {
@@ -25,8 +27,8 @@ struct OnlineSoftmax {
     Vec highest = Vec::loadu(scores);
     for (int64_t j = kLanes; j < columns; j += kLanes) highest = at::vec::maximum(highest, Vec::loadu(scores + j));
     const float before = maximum[i];
-    const float now = std::max(before, at::vec::vec_reduce_all(
-                                           [](Vec& a, Vec& b) { return at::vec::maximum(a, b); }, highest));
+    const float now =
+        std::max(before, at::vec::vec_reduce_all([](Vec& a, Vec& b) { return at::vec::maximum(a, b); }, highest));
     if (now == -kInfinity) {  // nothing allowed yet
       clear(scores, padded(columns));
       return;
@@ -104,9 +106,9 @@ void forward_piece(const AttentionCall& call, const HeadWeights& weights, int64_
 
 // y [B, T, D] and log Σ e^score [B, H, T], which backward needs.
 std::tuple<Tensor, Tensor> split_attention(const Tensor& given, const Tensor& q, const Tensor& k, const Tensor& v,
-                                   const Tensor& o, bool is_causal, const std::optional<Tensor>& mask, double dropout,
-                                   double scale, const std::optional<Tensor>& seed,
-                                   const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines) {
+                                           const Tensor& o, bool is_causal, const std::optional<Tensor>& mask,
+                                           double dropout, double scale, const std::optional<Tensor>& seed,
+                                           const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines) {
   const int64_t batch = given.size(0), tokens = given.size(1), heads = q.size(0);
   Tensor y = at::empty(given.sizes(), given.options());
   Tensor log_sums = at::empty({batch, heads, tokens}, given.options().dtype(at::kFloat));

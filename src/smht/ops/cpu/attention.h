@@ -174,10 +174,16 @@ class Head {
   using Buffer = OperandBuffer<Product>;
 
   Head(Workspace& workspace, const AttentionCall& call, const HeadWeights& weights, int64_t index)
-      : tokens(call.tokens), width(call.width), stride(row_stride(call.width)),
-        x(workspace.take(tokens * stride)), q(workspace.take(tokens * stride)), u(workspace.take(tokens * stride)),
-        k(call.rotation ? workspace.take(tokens * stride) : x), x_rows_(workspace, tokens, width),
-        q_rows_(workspace, tokens, width), k_turned_(workspace, tokens, width, true) {
+      : tokens(call.tokens),
+        width(call.width),
+        stride(row_stride(call.width)),
+        x(workspace.take(tokens * stride)),
+        q(workspace.take(tokens * stride)),
+        u(workspace.take(tokens * stride)),
+        k(call.rotation ? workspace.take(tokens * stride) : x),
+        x_rows_(workspace, tokens, width),
+        q_rows_(workspace, tokens, width),
+        k_turned_(workspace, tokens, width, true) {
     for (int64_t which = 0; which < call.projections(); ++which)
       weights_[which] =
           Buffer(workspace, width, width).stacked(weights.tile(index, which), stride, width, width).right();
@@ -201,7 +207,8 @@ class Head {
   // Scores of the queries from t on and the keys from s on, masked; -inf in the padding.
   void scores(const AttentionCall& call, const Mask& mask, int64_t t, int64_t rows, int64_t s, int64_t columns,
               float* tile, int64_t tile_stride) const {
-    multiply<Product>(rows, columns, Made::depth(width), q_left.from(t, 0), keys.from_column(s), tile, tile_stride, false);
+    multiply<Product>(rows, columns, Made::depth(width), q_left.from(t, 0), keys.from_column(s), tile, tile_stride,
+                      false);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = tile + i * tile_stride;
       if (mask.data) mask.apply(t + i, s, columns, row);

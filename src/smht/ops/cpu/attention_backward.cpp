@@ -25,13 +25,21 @@ struct GradientHead {
   using Buffer = OperandBuffer<Product>;
 
   GradientHead(Workspace& workspace, const AttentionCall& call)
-      : size(call.tokens * row_stride(call.width)), dy(workspace.take(size)), dq(workspace.take(size)),
-        du(workspace.take(size)), dx(workspace.take(size)), dk(call.rotation ? workspace.take(size) : dx),
+      : size(call.tokens * row_stride(call.width)),
+        dy(workspace.take(size)),
+        dq(workspace.take(size)),
+        du(workspace.take(size)),
+        dx(workspace.take(size)),
+        dk(call.rotation ? workspace.take(size) : dx),
         along(workspace.take(call.tokens)),
-        dy_rows(workspace, call.tokens, call.width), dy_stack(workspace, call.tokens, call.width),
-        x_stack(workspace, call.tokens, call.width), q_stack(workspace, call.tokens, call.width),
-        k_stack(workspace, call.tokens, call.width), u_turned(workspace, call.tokens, call.width, true),
-        added_rows(workspace, call.tokens, call.width), added_stack(workspace, call.tokens, call.width) {}
+        dy_rows(workspace, call.tokens, call.width),
+        dy_stack(workspace, call.tokens, call.width),
+        x_stack(workspace, call.tokens, call.width),
+        q_stack(workspace, call.tokens, call.width),
+        k_stack(workspace, call.tokens, call.width),
+        u_turned(workspace, call.tokens, call.width, true),
+        added_rows(workspace, call.tokens, call.width),
+        added_stack(workspace, call.tokens, call.width) {}
 
   void load(const Head<Number>& head, const Number* gradient, const Number* y, int64_t row) {
     const int64_t tokens = head.tokens, width = head.width, stride = head.stride;
@@ -70,9 +78,12 @@ class TileBackward {
 
  public:
   explicit TileBackward(Workspace& workspace)
-      : weights_(workspace.take(kQueries * kStride)), slopes_(workspace.take(kQueries * kStride)),
-        factors_(workspace.take(kKeys)), weight_stack_(workspace, kQueries, kKeys),
-        slope_stack_(workspace, kQueries, kKeys), slope_rows_(workspace, kQueries, kKeys) {}
+      : weights_(workspace.take(kQueries * kStride)),
+        slopes_(workspace.take(kQueries * kStride)),
+        factors_(workspace.take(kKeys)),
+        weight_stack_(workspace, kQueries, kKeys),
+        slope_stack_(workspace, kQueries, kKeys),
+        slope_rows_(workspace, kQueries, kKeys) {}
 
   void add(const AttentionCall& call, const Mask& mask, const Head<Number>& head, GradientHead<Number>& given,
            uint64_t first_row, const float* log_sums, int64_t t, int64_t rows, int64_t s, int64_t columns) {
@@ -85,8 +96,8 @@ class TileBackward {
     const auto weight_left = weight_stack_.stacked(weights_, kStride, rows, columns).transposed_left();
     const auto slope_left = slope_stack_.stacked(slopes_, kStride, rows, columns).transposed_left();
     const int64_t depth = Made::depth(rows), at = Made::depth(t);
-    multiply<Product>(columns, width, depth, weight_left, given.dy_stacked.right().from(at), given.du + s * stride, stride,
-                      true);
+    multiply<Product>(columns, width, depth, weight_left, given.dy_stacked.right().from(at), given.du + s * stride,
+                      stride, true);
     multiply<Product>(columns, width, depth, slope_left, given.q_stacked.right().from(at), given.dk + s * stride,
                       stride, true);
     multiply<Product>(rows, width, Made::depth(columns), slope_rows_.rows(slopes_, kStride, rows, columns),
@@ -95,8 +106,8 @@ class TileBackward {
 
  private:
   // Scores become weights, after dropout, and gradients of weights those of scores.
-  void differentiate_row(const AttentionCall& call, uint64_t row, int64_t s, int64_t columns, float log_sum, float along,
-                         int64_t i) {
+  void differentiate_row(const AttentionCall& call, uint64_t row, int64_t s, int64_t columns, float log_sum,
+                         float along, int64_t i) {
     float *weights = weights_ + i * kStride, *slopes = slopes_ + i * kStride;
     const Vec shift(log_sum), mean(along);
     if (!call.dropout.active) {
@@ -155,7 +166,8 @@ void backward_piece(const AttentionCall& call, const HeadWeights& weights, const
       for (int64_t s = 0; s < last; s += kKeys) {
         const int64_t columns = std::min(kKeys, last - s);
         if (mask.allows(t, rows, s, columns))
-          tile.add(call, mask, head, given, first_row, log_sums.const_data_ptr<float>() + first_row, t, rows, s, columns);
+          tile.add(call, mask, head, given, first_row, log_sums.const_data_ptr<float>() + first_row, t, rows, s,
+                   columns);
       }
     }
     if (call.rotation) {
@@ -210,14 +222,11 @@ void unfold(const AttentionCall& call, const float* sums, int64_t head, const Te
 }  // namespace
 
 // Gradients of x and of the weights of q, k, v and o.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(const Tensor& given_gradient, const Tensor& given,
-                                                            const Tensor& q, const Tensor& k, const Tensor& v,
-                                                            const Tensor& o, bool is_causal,
-                                                            const std::optional<Tensor>& mask, double dropout,
-                                                            double scale, const std::optional<Tensor>& seed,
-                                                            const std::optional<Tensor>& cosines,
-                                                            const std::optional<Tensor>& sines,
-                                                            const Tensor& given_y, const Tensor& log_sums) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
+    const Tensor& given_gradient, const Tensor& given, const Tensor& q, const Tensor& k, const Tensor& v,
+    const Tensor& o, bool is_causal, const std::optional<Tensor>& mask, double dropout, double scale,
+    const std::optional<Tensor>& seed, const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines,
+    const Tensor& given_y, const Tensor& log_sums) {
   const int64_t batch = given.size(0), heads = q.size(0);
   const Tensor weights[4] = {q.contiguous(), k.contiguous(), v.contiguous(), o.contiguous()};
   const Tensor gradient = given_gradient.contiguous(), y = given_y.contiguous();

@@ -1,8 +1,8 @@
 // linear_cross_entropy on CPU: the logits of one block of tokens at a time, and the gradients right there.
 //
 // The loss is a sum, so its gradients are known up to a factor before anyone asks for them: three products in all,
-// where backward would have to compute the logits again. Tokens stand in the lanes: a tile of logits is [V, kTokens], so
-// softmax sums over rows, and neither the weight nor the logits are ever transposed.
+// where backward would have to compute the logits again. Tokens stand in the lanes: a tile of logits is [V, kTokens],
+// so softmax sums over rows, and neither the weight nor the logits are ever transposed.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -77,9 +77,18 @@ class CrossEntropy {
  public:
   CrossEntropy(const Tensor& hidden, const Tensor& weight, const int64_t* labels, const std::vector<int64_t>& places,
                Wanted wanted, Tensor& hidden_gradient, Tensor& weight_sums)
-      : hidden_(hidden), weight_(weight), labels_(labels), places_(places), wanted_(wanted),
-        hidden_gradient_(hidden_gradient), weight_sums_(weight_sums), tokens_(places.size()), width_(weight.size(1)),
-        words_(weight.size(0)), stride_(row_stride(width_)), losses_(places.size()) {
+      : hidden_(hidden),
+        weight_(weight),
+        labels_(labels),
+        places_(places),
+        wanted_(wanted),
+        hidden_gradient_(hidden_gradient),
+        weight_sums_(weight_sums),
+        tokens_(places.size()),
+        width_(weight.size(1)),
+        words_(weight.size(0)),
+        stride_(row_stride(width_)),
+        losses_(places.size()) {
     const int64_t fitting = std::max(kLeastBlock, kBlockLogits / words_);
     block_ = std::min((fitting + kTokens - 1) / kTokens, (tokens_ + kTokens - 1) / kTokens);  // tiles
     if (!wanted.any()) return;
@@ -216,8 +225,8 @@ std::vector<int64_t> places_of(const Tensor& labels, int64_t ignored, int64_t wo
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& given, const Tensor& given_weight,
-                                                        const Tensor& given_labels, int64_t ignored,
-                                                        bool wants_hidden, bool wants_weight) {
+                                                        const Tensor& given_labels, int64_t ignored, bool wants_hidden,
+                                                        bool wants_weight) {
   const Tensor hidden = as_rows(given), weight = as_rows(given_weight), labels = given_labels.reshape(-1).contiguous();
   const auto places = places_of(labels, ignored, weight.size(0));
   const auto new_gradient = [](bool wanted, const Tensor& like, bool is_written, at::TensorOptions options) {
@@ -231,7 +240,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& given, con
   if (!places.empty())
     with_number(hidden, [&](auto number) {
       loss = CrossEntropy<decltype(number)>(hidden, weight, labels.const_data_ptr<int64_t>(), places,
-                                            {wants_hidden, wants_weight}, hidden_gradient, weight_sums).run();
+                                            {wants_hidden, wants_weight}, hidden_gradient, weight_sums)
+                 .run();
     });
   return {at::full({}, loss, at::kFloat), hidden_gradient, weight_sums.to(given.scalar_type())};
 }

@@ -1,8 +1,8 @@
 // split_decode on CPU: one new token of each sequence through all blocks of a decoder.
 //
-// Such a token's time is that of reading weights and cache, each number once. A block is two passes over (head, sequence),
-// each shared out among threads: attention, then feed-forward. A pass reads one copy of the residual stream and writes
-// another, so that every head can read all channels for its norm while others write theirs.
+// Such a token's time is that of reading weights and cache, each number once. A block is two passes over (head,
+// sequence), each shared out among threads: attention, then feed-forward. A pass reads one copy of the residual stream
+// and writes another, so that every head can read all channels for its norm while others write theirs.
 #include "decode.h"
 
 #include <ATen/ops/empty.h>
@@ -63,7 +63,8 @@ void normalise(const DecodeCall<Number>& call, const Norm<Number>& norm, const f
   }
 }
 
-// The rows of the residual stream [B, D] after a norm, each computed when it is first asked for; as they are without one.
+// The rows of the residual stream [B, D] after a norm, each computed when it is first asked for; as they are without
+// one.
 template <class Number>
 class NormedRows {
  public:
@@ -91,7 +92,8 @@ class NormedRows {
 
 // y[out] = x[in]·W[h] + bias[h]
 template <class Number>
-void project(const float* x, int64_t in, const Number* weight, const Number* bias, int64_t head, int64_t out, float* y) {
+void project(const float* x, int64_t in, const Number* weight, const Number* bias, int64_t head, int64_t out,
+             float* y) {
   if (bias) load_row(bias + head * out, out, y);
   multiply_row<Number>(x, in, {weight + head * in * out, out}, out, y, bias != nullptr);
 }
@@ -194,7 +196,8 @@ class Decoder {
   }
 
  private:
-  // One sub-layer with its residual connection, x to y, both [B, D]. A norm after a sub-layer is computed by the next one.
+  // One sub-layer with its residual connection, x to y, both [B, D]. A norm after a sub-layer is computed by the next
+  // one.
   template <class Work>
   void pass(const BlockWeights<Number>& block, const float* x, float* y, Work work) {
     const int64_t place = passed_++ - (call_.norm_after ? 1 : 0), batch = call_.batch, width = call_.width;

@@ -31,7 +31,10 @@ struct CacheRows {
   Number* data;
   int64_t sequence, head, token;  // strides
   CacheRows(const at::Tensor& cache)
-      : data(cache.mutable_data_ptr<Number>()), sequence(cache.stride(0)), head(cache.stride(1)), token(cache.stride(2)) {}
+      : data(cache.mutable_data_ptr<Number>()),
+        sequence(cache.stride(0)),
+        head(cache.stride(1)),
+        token(cache.stride(2)) {}
   Number* at(int64_t b, int64_t h, int64_t s) const { return data + b * sequence + h * head + s * token; }
 };
 
@@ -55,8 +58,13 @@ template <class Number>
 class DecodeCall {
  public:
   explicit DecodeCall(const DecodeArguments& given)
-      : batch(given.x.size(0)), size(given.x.size(1)), past(given.past), norm_per_head(given.norm_per_head),
-        norm_after(given.norm_after), eps(static_cast<float>(given.eps)), scale(static_cast<float>(given.scale)) {
+      : batch(given.x.size(0)),
+        size(given.x.size(1)),
+        past(given.past),
+        norm_per_head(given.norm_per_head),
+        norm_after(given.norm_after),
+        eps(static_cast<float>(given.eps)),
+        scale(static_cast<float>(given.scale)) {
     const int64_t num_blocks = static_cast<int64_t>(given.keys.size());
     TORCH_CHECK_VALUE(num_blocks > 0, "split_decode: there are no blocks");
     check_count("projections", given.projections, kProjections * num_blocks);
@@ -69,7 +77,8 @@ class DecodeCall {
     heads = given.projections[kUp].size(0);
     width = given.projections[kUp].size(1);
     hidden = given.projections[kUp].size(2);
-    TORCH_CHECK_VALUE(heads * width == size, "split_decode: ", heads, " heads of ", width, " channels make no row of ", size);
+    TORCH_CHECK_VALUE(heads * width == size, "split_decode: ", heads, " heads of ", width, " channels make no row of ",
+                      size);
     for (int64_t i = 0; i < num_blocks; ++i) add_block(given, i);
     for (size_t i = 0; i < given.norm_weights.size(); ++i) {
       const size_t block = i / 2;  // the norm after all blocks is in residual order
@@ -78,8 +87,9 @@ class DecodeCall {
     }
     if (given.mask) {
       const at::Tensor& held = hold(*given.mask);
-      TORCH_CHECK_VALUE(held.scalar_type() == at::kBool && held.dim() == 2 && held.size(0) == batch && held.size(1) > past,
-                        "split_decode: the mask must be boolean, [B, S] with S > ", past);
+      TORCH_CHECK_VALUE(
+          held.scalar_type() == at::kBool && held.dim() == 2 && held.size(0) == batch && held.size(1) > past,
+          "split_decode: the mask must be boolean, [B, S] with S > ", past);
       mask_ = held.const_data_ptr<bool>();
       mask_stride_ = held.stride(0);
     }

@@ -1,7 +1,8 @@
-// split_feed_forward on CPU: up, activation and down in one pass over (tokens, head), the hidden tile never leaves cache.
+// split_feed_forward on CPU: up, activation and down in one pass over (tokens, head), the hidden tile never leaves
+// cache.
 //
-// Backward keeps nothing but the inputs and computes the hidden tile again: that is one product in seven, where keeping it
-// would write and read F numbers a token.
+// Backward keeps nothing but the inputs and computes the hidden tile again: that is one product in seven, where keeping
+// it would write and read F numbers a token.
 #include <ATen/ops/empty.h>
 
 #include <optional>
@@ -23,7 +24,10 @@ struct Shape {
   int64_t tokens, heads, width, hidden;  // M, H, K, G
   Chunks chunks;
   Shape(const Tensor& x, const Tensor& up)
-      : tokens(x.size(0)), heads(up.size(0)), width(up.size(1)), hidden(up.size(2)),
+      : tokens(x.size(0)),
+        heads(up.size(0)),
+        width(up.size(1)),
+        hidden(up.size(2)),
         chunks(tokens, kBackwardTokens, kLeastChunk, kMostChunks) {}
 };
 
@@ -61,15 +65,15 @@ struct ActivationLoops {
 
 ActivationLoops loops_of(std::string_view name) {
   ActivationLoops loops{};
-  with_activation(name, [&](auto function) {
-    loops = {activate<decltype(function)>, activate_with_slope<decltype(function)>};
-  });
+  with_activation(
+      name, [&](auto function) { loops = {activate<decltype(function)>, activate_with_slope<decltype(function)>}; });
   return loops;
 }
 
 template <class Number>
-void forward_piece(const Shape& shape, ActivationLoops activation, int64_t head, int64_t chunk, const Tensor& x, const Tensor& up, const Tensor& down,
-                   const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias, Tensor& y) {
+void forward_piece(const Shape& shape, ActivationLoops activation, int64_t head, int64_t chunk, const Tensor& x,
+                   const Tensor& up, const Tensor& down, const std::optional<Tensor>& up_bias,
+                   const std::optional<Tensor>& down_bias, Tensor& y) {
   using Product = typename ProductOf<Number>::type;
   using Made = Operands<Product>;
   const int64_t width = shape.width, hidden = shape.hidden, all = shape.heads * width;
@@ -98,12 +102,11 @@ void forward_piece(const Shape& shape, ActivationLoops activation, int64_t head,
     for (int64_t first = 0; first < hidden; first += kSlice) {
       const int64_t columns = std::min(kSlice, hidden - first);
       if (up_bias_row) fill_tile(up_bias_row + first, rows, columns, h_tile, h_stride);
-      multiply<Product>(rows, columns, Made::depth(width), x_left, up_right.from_column(first), h_tile,
-                        h_stride, up_bias_row != nullptr);
+      multiply<Product>(rows, columns, Made::depth(width), x_left, up_right.from_column(first), h_tile, h_stride,
+                        up_bias_row != nullptr);
       activation.value(h_tile, h_stride, rows, columns);
       multiply<Product>(rows, width, Made::depth(columns), h_buffer.rows(h_tile, h_stride, rows, columns),
-                        down_right.from(Made::depth(first)), y_tile, x_stride,
-                        first > 0 || down_bias_row != nullptr);
+                        down_right.from(Made::depth(first)), y_tile, x_stride, first > 0 || down_bias_row != nullptr);
     }
     store_tile(y_tile, x_stride, rows, width, y.mutable_data_ptr<Number>() + token * all + head * width, all);
   }
@@ -123,9 +126,9 @@ struct Sums {
 };
 
 template <class Number>
-void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head, int64_t chunk, const Tensor& gradient, const Tensor& x,
-                    const Tensor& up, const Tensor& down, const std::optional<Tensor>& up_bias, bool has_down_bias,
-                    Tensor& x_gradient, float* sums) {
+void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head, int64_t chunk, const Tensor& gradient,
+                    const Tensor& x, const Tensor& up, const Tensor& down, const std::optional<Tensor>& up_bias,
+                    bool has_down_bias, Tensor& x_gradient, float* sums) {
   using Product = typename ProductOf<Number>::type;
   using Made = Operands<Product>;
   const int64_t width = shape.width, hidden = shape.hidden, all = shape.heads * width;
@@ -141,8 +144,8 @@ void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head
   OperandBuffer<Product> up_buffer(workspace, width, hidden), turned_up_buffer(workspace, width, hidden, true);
   OperandBuffer<Product> turned_down_buffer(workspace, hidden, width, true);
   const auto up_right = up_buffer.stacked(up_tile, g_stride, width, hidden).right();
-  const auto turned_up = turned_up_buffer.transposed(up_tile, g_stride, width, hidden);          // [G, K]
-  const auto turned_down = turned_down_buffer.transposed(down_tile, x_stride, hidden, width);    // [K, G]
+  const auto turned_up = turned_up_buffer.transposed(up_tile, g_stride, width, hidden);        // [G, K]
+  const auto turned_down = turned_down_buffer.transposed(down_tile, x_stride, hidden, width);  // [K, G]
 
   float* x_tile = workspace.take(kBackwardTokens * x_stride);
   float* dy_tile = workspace.take(kBackwardTokens * x_stride);
@@ -169,17 +172,17 @@ void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head
     for (int64_t first = 0; first < hidden; first += kSlice) {
       const int64_t columns = std::min(kSlice, hidden - first);
       if (up_bias_row) fill_tile(up_bias_row + first, rows, columns, h_tile, h_stride);
-      multiply<Product>(rows, columns, Made::depth(width), x_left, up_right.from_column(first), h_tile,
-                        h_stride, up_bias_row != nullptr);
-      multiply<Product>(rows, columns, Made::depth(width), dy_left, turned_down.from_column(first),
-                        dh_tile, h_stride, false);
+      multiply<Product>(rows, columns, Made::depth(width), x_left, up_right.from_column(first), h_tile, h_stride,
+                        up_bias_row != nullptr);
+      multiply<Product>(rows, columns, Made::depth(width), dy_left, turned_down.from_column(first), dh_tile, h_stride,
+                        false);
       activation.value_and_slope(h_tile, dh_tile, h_stride, rows, columns);
       // dW2 += hᵀ·dy, dx += du·W1ᵀ, dW1 += xᵀ·du
-      multiply<Product>(columns, width, Made::depth(rows), h_stack.stacked(h_tile, h_stride, rows, columns).transposed_left(),
-                        dy_stacked.right(), sums + at.down + first * at.down_stride, at.down_stride, true);
+      multiply<Product>(columns, width, Made::depth(rows),
+                        h_stack.stacked(h_tile, h_stride, rows, columns).transposed_left(), dy_stacked.right(),
+                        sums + at.down + first * at.down_stride, at.down_stride, true);
       multiply<Product>(rows, width, Made::depth(columns), dh_rows.rows(dh_tile, h_stride, rows, columns),
-                        turned_up.from(Made::depth(first)), dx_tile, x_stride,
-                        first > 0);
+                        turned_up.from(Made::depth(first)), dx_tile, x_stride, first > 0);
       multiply<Product>(width, columns, Made::depth(rows), x_stacked.transposed_left(),
                         dh_stack.stacked(dh_tile, h_stride, rows, columns).right(), sums + first, at.up_stride, true);
       if (up_bias_row) add_column_sums(dh_tile, h_stride, rows, columns, sums + at.up_bias + first);
@@ -194,7 +197,8 @@ void write_sums(const Shape& shape, int64_t head, const float* sums, Tensor& up,
   const Sums at(shape);
   const int64_t width = shape.width, hidden = shape.hidden;
   store_tile(sums, at.up_stride, width, hidden, up.mutable_data_ptr<Number>() + head * width * hidden, hidden);
-  store_tile(sums + at.down, at.down_stride, hidden, width, down.mutable_data_ptr<Number>() + head * width * hidden, width);
+  store_tile(sums + at.down, at.down_stride, hidden, width, down.mutable_data_ptr<Number>() + head * width * hidden,
+             width);
   if (up_bias.numel()) store_row(sums + at.up_bias, hidden, up_bias.mutable_data_ptr<Number>() + head * hidden);
   if (down_bias.numel()) store_row(sums + at.down_bias, width, down_bias.mutable_data_ptr<Number>() + head * width);
 }
@@ -218,7 +222,8 @@ void run_backward(const Shape& shape, ActivationLoops activation, const Tensor& 
     return;
   }
   Partials partials(chunks, shape.heads, Sums(shape).size);
-  for_each_piece(shape.heads, chunks, [&](int64_t head, int64_t chunk) { piece(head, chunk, partials.at(chunk, head)); });
+  for_each_piece(shape.heads, chunks,
+                 [&](int64_t head, int64_t chunk) { piece(head, chunk, partials.at(chunk, head)); });
   for_each_piece(shape.heads, 1, [&](int64_t head, int64_t) {
     Workspace workspace;
     float* sums = workspace.take(Sums(shape).size);
@@ -229,8 +234,9 @@ void run_backward(const Shape& shape, ActivationLoops activation, const Tensor& 
 
 }  // namespace
 
-Tensor split_feed_forward(const Tensor& given, const Tensor& given_up, const Tensor& given_down, std::string_view activation,
-               const std::optional<Tensor>& up_bias, const std::optional<Tensor>& down_bias) {
+Tensor split_feed_forward(const Tensor& given, const Tensor& given_up, const Tensor& given_down,
+                          std::string_view activation, const std::optional<Tensor>& up_bias,
+                          const std::optional<Tensor>& down_bias) {
   Tensor y = at::empty(given.sizes(), given.options());
   if (given.numel() == 0) return y;
   const Tensor x = as_rows(given), up = given_up.contiguous(), down = given_down.contiguous();
@@ -247,10 +253,9 @@ Tensor split_feed_forward(const Tensor& given, const Tensor& given_up, const Ten
 }
 
 // Gradients of x, W1, W2 and the biases; a bias that is not there gets an empty one.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_feed_forward_backward(const Tensor& given_gradient, const Tensor& given,
-                                                            const Tensor& given_up, const Tensor& given_down,
-                                                            std::string_view activation,
-                                                            const std::optional<Tensor>& up_bias, bool has_down_bias) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_feed_forward_backward(
+    const Tensor& given_gradient, const Tensor& given, const Tensor& given_up, const Tensor& given_down,
+    std::string_view activation, const std::optional<Tensor>& up_bias, bool has_down_bias) {
   const Tensor gradient = as_rows(given_gradient), x = as_rows(given);
   const Tensor up = given_up.contiguous(), down = given_down.contiguous();
   const auto up_row = up_bias ? std::optional(up_bias->contiguous()) : std::nullopt;

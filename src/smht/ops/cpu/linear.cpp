@@ -17,7 +17,9 @@ struct Shape {
   int64_t heads, in, out;  // H, I, O
   Chunks chunks;
   Shape(const Tensor& x, const Tensor& weight)
-      : heads(weight.size(0)), in(weight.size(1)), out(weight.size(2)),
+      : heads(weight.size(0)),
+        in(weight.size(1)),
+        out(weight.size(2)),
         chunks(x.size(0), kTokens, kLeastChunk, kMostChunks) {}
 };
 
@@ -47,7 +49,8 @@ void forward_piece(const Shape& shape, int64_t head, int64_t chunk, const Tensor
 // One head's sums over a chunk of tokens: dW as a tile, then the gradient of the bias.
 struct Sums {
   int64_t bias, size;
-  explicit Sums(const Shape& shape) : bias(shape.in * row_stride(shape.out)), size(bias + padded(shape.out) + 4 * kLanes) {}
+  explicit Sums(const Shape& shape)
+      : bias(shape.in * row_stride(shape.out)), size(bias + padded(shape.out) + 4 * kLanes) {}
 };
 
 template <class Number>
@@ -68,8 +71,8 @@ void backward_piece(const Shape& shape, int64_t head, int64_t chunk, const Tenso
   for (int64_t token = shape.chunks.first(chunk); token < shape.chunks.last(chunk); token += kTokens) {
     const int64_t rows = std::min(kTokens, shape.chunks.last(chunk) - token);
     load_tile(x.const_data_ptr<Number>() + token * x.stride(0) + head * in, x.stride(0), rows, in, x_tile, x_stride);
-    load_tile(gradient.const_data_ptr<Number>() + token * gradient.stride(0) + head * out, gradient.stride(0), rows, out,
-              dy_tile, y_stride);
+    load_tile(gradient.const_data_ptr<Number>() + token * gradient.stride(0) + head * out, gradient.stride(0), rows,
+              out, dy_tile, y_stride);
     multiply<Product>(rows, in, Made::depth(out), dy_rows.rows(dy_tile, y_stride, rows, out), weight_back, dx_tile,
                       x_stride, false);
     multiply<Product>(in, out, Made::depth(rows), x_stack.stacked(x_tile, x_stride, rows, in).transposed_left(),
@@ -98,8 +101,8 @@ Tensor split_linear(const Tensor& given, const Tensor& given_weight, const std::
 }
 
 // Gradients of x, the weight and the bias; a bias that is not there gets an empty one.
-std::tuple<Tensor, Tensor, Tensor> split_linear_backward(const Tensor& given_gradient, const Tensor& given, const Tensor& given_weight,
-                                            bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor> split_linear_backward(const Tensor& given_gradient, const Tensor& given,
+                                                         const Tensor& given_weight, bool has_bias) {
   const Tensor gradient = as_rows(given_gradient), x = as_rows(given), weight = given_weight.contiguous();
   const Shape shape(x, weight);
   Tensor x_gradient = at::empty(given.sizes(), given.options());

@@ -54,8 +54,8 @@ constexpr auto block_table(std::integer_sequence<int, kCounts...>) {
 }
 
 template <class Product, int kVectors>
-void multiply_panel(int64_t rows, int64_t depth, Left<typename Product::Element> a,
-                    Right<typename Product::Element> b, float* c, int64_t c_stride, bool add) {
+void multiply_panel(int64_t rows, int64_t depth, Left<typename Product::Element> a, Right<typename Product::Element> b,
+                    float* c, int64_t c_stride, bool add) {
   constexpr int kRows = block_rows<kVectors>();
   static constexpr auto kTable = block_table<Product, kVectors>(std::make_integer_sequence<int, kRows>());
   for (int64_t k = 0; k < depth; k += kDepth) {

@@ -1,7 +1,8 @@
 // Small matrix products on tiles in cache: C += A·B, the only place where numbers are multiplied by the thousand.
 //
-// A is read by broadcast, so it may have any strides and a transposed A costs nothing; B is read by whole vectors, so rows of B and C are padded to whole vectors and what
-// stands in the padding of C is whatever the padding of B gives (zeros, where B is padded with zeros).
+// A is read by broadcast, so it may have any strides and a transposed A costs nothing; B is read by whole vectors, so
+// rows of B and C are padded to whole vectors and what stands in the padding of C is whatever the padding of B gives
+// (zeros, where B is padded with zeros).
 //
 // A `Product` says what is multiplied:
 //   FloatProduct  one fp32 number; exact on any instruction set that at::vec knows.

@@ -51,6 +51,4 @@ TORCH_LIBRARY_IMPL(smht, CPU, library) {
 }
 
 // The gradients of all others are in smht.ops.operators.
-TORCH_LIBRARY_IMPL(smht, Autograd, library) {
-  library.impl("permute_channels", smht::permute_channels_differentiably);
-}
+TORCH_LIBRARY_IMPL(smht, Autograd, library) { library.impl("permute_channels", smht::permute_channels_differentiably); }

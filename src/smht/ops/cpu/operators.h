@@ -36,8 +36,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> split_attention_backward(
     const std::optional<Tensor>& seed, const std::optional<Tensor>& cosines, const std::optional<Tensor>& sines,
     const Tensor& y, const Tensor& log_sums);
 
-std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& labels,
-                                                        int64_t ignore_index, bool wants_hidden, bool wants_weight);
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy(const Tensor& hidden, const Tensor& weight,
+                                                        const Tensor& labels, int64_t ignore_index, bool wants_hidden,
+                                                        bool wants_weight);
 
 Tensor permute_channels(const Tensor& x, const Tensor& order, const Tensor& inverse);
 Tensor permute_channels_differentiably(const Tensor& x, const Tensor& order, const Tensor& inverse);

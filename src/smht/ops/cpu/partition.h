@@ -1,5 +1,5 @@
-// How work is cut into pieces. Nothing here depends on the number of threads, so results do not either: threads share out
-// pieces, and sums over pieces are taken in the pieces' order.
+// How work is cut into pieces. Nothing here depends on the number of threads, so results do not either: threads share
+// out pieces, and sums over pieces are taken in the pieces' order.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -49,7 +49,9 @@ class Partials {
  public:
   Partials(int64_t chunks, int64_t heads, int64_t size)
       : chunks_(chunks), heads_(heads), size_(size), numbers_(at::empty({chunks, heads, size}, at::kFloat)) {}
-  float* at(int64_t chunk, int64_t head) { return numbers_.mutable_data_ptr<float>() + (chunk * heads_ + head) * size_; }
+  float* at(int64_t chunk, int64_t head) {
+    return numbers_.mutable_data_ptr<float>() + (chunk * heads_ + head) * size_;
+  }
 
   // The sum over chunks of one head's numbers, in place of the first chunk's; zero without chunks.
   void sum(int64_t head, float* result) {

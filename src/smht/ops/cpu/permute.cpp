@@ -86,11 +86,20 @@ Tensor permute_channels(const Tensor& given, const Tensor& order, const Tensor&)
   if (y.numel() == 0) return y;
   const Tensor x = given.reshape({-1, given.size(-1)}).contiguous();
   switch (given.element_size()) {
-    case 1: permute<uint8_t>(x, places, y); break;
-    case 2: permute<uint16_t>(x, places, y); break;
-    case 4: permute<float>(x, places, y); break;
-    case 8: permute<double>(x, places, y); break;
-    default: TORCH_CHECK_TYPE(false, "permute_channels takes no ", given.scalar_type(), " on the CPU");
+    case 1:
+      permute<uint8_t>(x, places, y);
+      break;
+    case 2:
+      permute<uint16_t>(x, places, y);
+      break;
+    case 4:
+      permute<float>(x, places, y);
+      break;
+    case 8:
+      permute<double>(x, places, y);
+      break;
+    default:
+      TORCH_CHECK_TYPE(false, "permute_channels takes no ", given.scalar_type(), " on the CPU");
   }
   return y;
 }

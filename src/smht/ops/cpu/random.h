@@ -1,6 +1,6 @@
-// Which attention weights are dropped: counter-based random numbers (Philox 4x32-10, Salmon et al. 2011, "Parallel random
-// numbers: as easy as 1, 2, 3"), a function of seed, sequence and head, query and key, so that neither threads nor tiles
-// change them and backward draws them again.
+// Which attention weights are dropped: counter-based random numbers (Philox 4x32-10, Salmon et al. 2011, "Parallel
+// random numbers: as easy as 1, 2, 3"), a function of seed, sequence and head, query and key, so that neither threads
+// nor tiles change them and backward draws them again.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@ namespace smht {
 
 constexpr int64_t kKeysDrawn = 64;  // one draw: 16 counters, four numbers each
 
-// Numbers of the keys 64·block to 64·block + 63. Words of 32 bits are kept in 64, as compilers then see that a product of
-// two is one instruction, and turn the loops over 16 counters into vector code.
+// Numbers of the keys 64·block to 64·block + 63. Words of 32 bits are kept in 64, as compilers then see that a product
+// of two is one instruction, and turn the loops over 16 counters into vector code.
 inline void draw(uint64_t seed, uint64_t row, uint32_t block, std::array<uint32_t, kKeysDrawn>& numbers) {
   constexpr uint64_t kWord = 0xffffffff;
   uint64_t c0[16], c1[16], c2[16], c3[16];

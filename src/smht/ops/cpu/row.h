@@ -1,5 +1,5 @@
-// One row times a matrix as it stands in a tensor, fp32 or bf16: what a single token does, for which every weight is read
-// once. Nothing is copied into tiles, sums stay in registers, and memory is read in the order in which it lies.
+// One row times a matrix as it stands in a tensor, fp32 or bf16: what a single token does, for which every weight is
+// read once. Nothing is copied into tiles, sums stay in registers, and memory is read in the order in which it lies.
 #pragma once
 
 #include <ATen/cpu/vec/functional.h>
@@ -49,8 +49,8 @@ struct Matrix {
 // Sums held at once: what 32 (AVX-512, NEON) or 16 vector registers hold beside what is multiplied.
 constexpr int kSums = kLanes == 8 ? 8 : 16;
 
-// sums += x·W for as many columns as kVectors vectors have. Rows of W are taken in turns by independent sums: one sum alone
-// would wait for each of its additions.
+// sums += x·W for as many columns as kVectors vectors have. Rows of W are taken in turns by independent sums: one sum
+// alone would wait for each of its additions.
 template <int kVectors, class Number>
 void add_products(const float* x, int64_t depth, Matrix<Number> w, Vec (&sums)[kVectors]) {
   constexpr int kTurns = kSums / kVectors;
@@ -92,8 +92,8 @@ void multiply_columns(const float* x, int64_t depth, Matrix<Number> w, float* y,
   for (int j = 0; j < kVectors; ++j) sums[j].store(y + j * kLanes);
 }
 
-// The same for the last columns, fewer than a vector has lanes. Whole vectors are read as long as they end within W, since
-// what the other lanes hold is not kept.
+// The same for the last columns, fewer than a vector has lanes. Whole vectors are read as long as they end within W,
+// since what the other lanes hold is not kept.
 template <class Number>
 void multiply_last_columns(const float* x, int64_t depth, Matrix<Number> w, int64_t columns, float* y, bool add) {
   Vec sums[] = {add ? load_vector(y, columns) : Vec(0.f)};

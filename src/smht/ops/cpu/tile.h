@@ -1,8 +1,8 @@
 // Tiles: small matrices in cache. A tile has fp32 numbers in rows, each row padded with zeros to whole vectors.
 //
 // Tensors are read into tiles and tiles written back here, so nothing else knows of bf16, strides or odd widths. What a
-// product needs beyond that is made by `Operands`: for fp32 products the tile itself, for pair products (matmul.h) a copy
-// rounded to bf16 with two numbers of the reduced axis in each word.
+// product needs beyond that is made by `Operands`: for fp32 products the tile itself, for pair products (matmul.h) a
+// copy rounded to bf16 with two numbers of the reduced axis in each word.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -72,13 +72,17 @@ class Workspace {
 };
 
 // One row of bf16 or fp32 numbers to fp32 and back. Plain loops: compilers turn them into vector code everywhere.
-inline void load_row(const float* source, int64_t count, float* row) { std::memcpy(row, source, count * sizeof(float)); }
+inline void load_row(const float* source, int64_t count, float* row) {
+  std::memcpy(row, source, count * sizeof(float));
+}
 
 inline void load_row(const c10::BFloat16* source, int64_t count, float* row) {
   for (int64_t j = 0; j < count; ++j) row[j] = std::bit_cast<float>(static_cast<uint32_t>(source[j].x) << 16);
 }
 
-inline void store_row(const float* row, int64_t count, float* target) { std::memcpy(target, row, count * sizeof(float)); }
+inline void store_row(const float* row, int64_t count, float* target) {
+  std::memcpy(target, row, count * sizeof(float));
+}
 
 // The bits of `value` rounded to bf16, to the nearest, ties to even; NaN stays NaN.
 inline uint32_t bf16_bits(float value) {
@@ -98,7 +102,8 @@ inline void store_row(const float* row, int64_t count, c10::BFloat16* target) {
 }
 
 template <class Number>
-void load_tile(const Number* source, int64_t source_stride, int64_t rows, int64_t columns, float* tile, int64_t stride) {
+void load_tile(const Number* source, int64_t source_stride, int64_t rows, int64_t columns, float* tile,
+               int64_t stride) {
   const int64_t width = padded(columns);
   for (int64_t i = 0; i < rows; ++i) {
     float* row = tile + i * stride;
@@ -108,7 +113,8 @@ void load_tile(const Number* source, int64_t source_stride, int64_t rows, int64_
 }
 
 template <class Number>
-void store_tile(const float* tile, int64_t stride, int64_t rows, int64_t columns, Number* target, int64_t target_stride) {
+void store_tile(const float* tile, int64_t stride, int64_t rows, int64_t columns, Number* target,
+                int64_t target_stride) {
   for (int64_t i = 0; i < rows; ++i) store_row(tile + i * stride, columns, target + i * target_stride);
 }
 
@@ -205,7 +211,8 @@ struct Operands<PairProduct> {
   }
 
   // [columns / 2, rows]; `result` has room for the pairs by rows before it.
-  static Right<uint32_t> transposed(const float* tile, int64_t stride, int64_t rows, int64_t columns, uint32_t* result) {
+  static Right<uint32_t> transposed(const float* tile, int64_t stride, int64_t rows, int64_t columns,
+                                    uint32_t* result) {
     const auto by_rows = Operands::rows(tile, stride, rows, columns, result + transposed_size(rows, columns));
     transpose_tile(by_rows.data, by_rows.row, rows, depth(columns), result, row_stride(rows));
     return {result, row_stride(rows)};
@@ -253,7 +260,8 @@ class OperandBuffer {
     if (!Made::kCopies && !transposed) return;
     const int64_t turned = Made::depth(columns) * row_stride(rows), by_rows = rows * row_stride(Made::depth(columns));
     const int64_t by_columns = Made::depth(rows) * row_stride(columns);
-    buffer_ = workspace.take<Element>(transposed ? turned + (Made::kCopies ? by_rows : 0) : std::max(by_rows, by_columns));
+    buffer_ =
+        workspace.take<Element>(transposed ? turned + (Made::kCopies ? by_rows : 0) : std::max(by_rows, by_columns));
   }
   Left<Element> rows(const float* tile, int64_t stride, int64_t rows, int64_t columns) {
     return Made::rows(tile, stride, rows, columns, buffer_);
