@@ -5,8 +5,8 @@ attention, two linear layers around a GELU. Beside it stand smht's dense block, 
 shuffled or whose queries and keys are turned by their positions. One process, variants in turns, ratios of medians.
 
 The limit is the larger of two times. One is what has to be computed: multiplications at the speed of the fastest
-matrix product measured here, plus softmax and GELU at the speed of PyTorch's own ops on numbers in cache, plus
-PyTorch's LayerNorm and sums on tensors of this size, all measured in float32, in which the kernels compute them too.
+matrix product measured here, plus the instructions of softmax and GELU, each at the speed of a multiplication in
+float32, in which the kernels compute them, plus PyTorch's LayerNorm and sums on tensors of this size.
 The other is what has to be moved: each input, output, weight and gradient once, at the speed of a large copy.
 
     python benchmarks/block.py [--rounds 15] [--threads 2] [--json]
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from dense_block import DenseBlock
 from measure import Seconds, alternate, copy_bandwidth, peak, short_name, timed_dtypes, timing_parser, with_gradients
 from reporting import Figure, report
@@ -40,7 +39,10 @@ DENSE_GOALS = {
 }
 """How many times as fast as dense, by dtype, hidden size and kind."""
 REFERENCE_GOAL, LIMIT_GOAL = ">= 1.6", ">= 0.9"
-_CACHED_NUMBERS = 1 << 18
+SOFTMAX_OPERATIONS = {FORWARD: 13, BOTH: 26}
+GELU_OPERATIONS = {FORWARD: 18, BOTH: 45}
+"""Vector instructions a number, in the kernels' formulas: ten of an exponential, eighteen of two polynomials and their
+quotient. Backward has the exponential of softmax again, and GELU's value and slope."""
 
 Call = Callable[[Tensor], Tensor]
 
@@ -129,50 +131,32 @@ def time_variants(
     return dict(zip(table, taken, strict=True))
 
 
-@dataclass(frozen=True)
-class ElementSpeeds:
-    """Seconds a number of softmax and GELU, and of both norms and residual sums of a block, forward and backward."""
-
-    softmax: tuple[float, float]
-    gelu: tuple[float, float]
-    norms_and_sums: tuple[float, float]
-
-
-def element_speeds(shape: Shape, rounds: int) -> ElementSpeeds:
-    """PyTorch's, in float32; what backward computes again is counted there."""
-    cached = torch.randn(_CACHED_NUMBERS // 256, 256)
+def seconds_of_norms_and_sums(shape: Shape, kind: str, rounds: int) -> float:
+    """Of both norms and residual sums of a block, which are PyTorch's in the split block, too."""
     stream, weight = torch.randn(shape.rows, shape.hidden), torch.ones(shape.hidden)
     total = torch.empty_like(stream)
     # Only what has a gradient of its own; the arguments of torch's own functions are positional.
     normalised, mean, deviation = torch.native_layer_norm(stream, [shape.hidden], weight, weight, 1e-5)
     parts = [
-        lambda: torch.softmax(cached, -1),
-        lambda: F.gelu(cached),
-        lambda: torch.ops.aten.gelu_backward(cached, cached),
         lambda: torch.native_layer_norm(stream, [shape.hidden], weight, weight, 1e-5),
         lambda: torch.ops.aten.native_layer_norm_backward(
             normalised, stream, [shape.hidden], mean, deviation, weight, weight, [True] * 3
         ),
         lambda: torch.add(stream, normalised, out=total),
     ]
-    softmax, gelu, gelu_back, norm, norm_back, add = (each.shortest for each in alternate(parts, 4 * rounds))
-    return ElementSpeeds(
-        softmax=(softmax / _CACHED_NUMBERS, 2 * softmax / _CACHED_NUMBERS),
-        gelu=(gelu / _CACHED_NUMBERS, (gelu + gelu_back) / _CACHED_NUMBERS),
-        norms_and_sums=(2 * (norm + add), 2 * (norm + norm_back) + 4 * add),
-    )
+    norm, norm_back, add = (each.shortest for each in alternate(parts, 4 * rounds))
+    return 2 * (norm + add) if kind == FORWARD else 2 * (norm + norm_back) + 4 * add
 
 
-def limit(shape: Shape, kind: str, multiplications_a_second: float, bandwidth: float, speeds: ElementSpeeds) -> float:
+def limit(shape: Shape, kind: str, dtype: torch.dtype, rounds: int) -> float:
     """Seconds that the split block takes at least; see the top of this file."""
-    which = KINDS.index(kind)
+    elements = shape.pairs * SOFTMAX_OPERATIONS[kind] + 4 * shape.rows * shape.hidden * GELU_OPERATIONS[kind]
     computed = (
-        shape.multiplications(kind, shape.heads, _FEWEST_PROJECTIONS) / multiplications_a_second
-        + shape.pairs * speeds.softmax[which]
-        + 4 * shape.rows * shape.hidden * speeds.gelu[which]
-        + speeds.norms_and_sums[which]
+        shape.multiplications(kind, shape.heads, _FEWEST_PROJECTIONS) / peak(dtype, rounds)
+        + elements / peak(torch.float32, rounds)
+        + seconds_of_norms_and_sums(shape, kind, rounds)
     )
-    return max(computed, shape.bytes(kind) / bandwidth)
+    return max(computed, shape.bytes(kind) / copy_bandwidth(rounds))
 
 
 def figures_of(
@@ -207,12 +191,11 @@ def measure(shape: Shape, dtype: torch.dtype, rounds: int) -> list[Figure]:
     torch.manual_seed(0)
     table = variants(shape)
     x = torch.randn(shape.batch, shape.tokens, shape.hidden, requires_grad=True)
-    speed, bandwidth, elements = peak(dtype, rounds), copy_bandwidth(rounds), element_speeds(shape, rounds)
     figures = []
     for kind in KINDS:
         taken = time_variants(table, kind, dtype, x, rounds)
         title = f"{short_name(dtype)} D={shape.hidden} {kind}"
-        figures += figures_of(title, shape, kind, dtype, taken, limit(shape, kind, speed, bandwidth, elements))
+        figures += figures_of(title, shape, kind, dtype, taken, limit(shape, kind, dtype, rounds))
     return figures
 
 

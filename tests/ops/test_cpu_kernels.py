@@ -91,6 +91,18 @@ def test_feed_forward_of_many_tiles(tokens: int, heads: int, width: int, hidden:
     assert_rounds_like(ops.split_feed_forward, plain, *tensors)
 
 
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_activations_of_any_number(activation: str) -> None:
+    x = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 400.0, -400.0])])[:, None]
+
+    def call(function: Callable[..., Tensor], x: Tensor) -> Tensor:
+        one = torch.ones(1, 1, 1, dtype=x.dtype)
+        return function(x, one, one, activation, None, None)
+
+    assert_rounds_like(partial(call, ops.split_feed_forward), partial(call, reference.split_feed_forward), x)
+    assert call(ops.split_feed_forward, torch.full((1, 1), torch.nan)).isnan().all()
+
+
 @settings(derandomize=True)
 @given(
     tokens=st.integers(1, 130),
@@ -187,10 +199,11 @@ def test_rotated_attention_of_many_tiles(shape: tuple[int, int, int, int], is_ca
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 300, 2, 64), (1, 257, 3, 33), (1, 129, 1, 129), (3, 200, 4, 1)])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_attention_of_many_tiles(shape: tuple[int, int, int, int], is_causal: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("masking", ["none", "causal", "padding"])
+def test_attention_of_many_tiles(shape: tuple[int, int, int, int], masking: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    options = {"is_causal": is_causal, "scale": shape[3] ** -0.5}
+    mask = random_mask(masking, *shape[:3])
+    options = {"is_causal": masking == "causal", "mask": mask, "scale": shape[3] ** -0.5}
     tensors = attention_inputs(*shape, dtype)
     assert_rounds_like(partial(ops.split_attention, **options), partial(plain_attention, **options), *tensors)
 

@@ -9,30 +9,33 @@
 
 namespace smht {
 
-// 2^r on [-1/2, 1/2] to 1e-8: its polynomial through the Chebyshev points, without the 1.
-constexpr float kPower[] = {0.69314718f, 0.24022651f, 0.055503570f, 0.0096180830f, 0.0013390863f, 0.00015453163f};
+// 2^r on [-1/2, 1/2], relative error 9e-8 at most: 1 + r·(...).
+constexpr float kPower[] = {0.693146978f, 0.240222421f, 0.0555073375f, 0.00967151291f, 0.00132647269f};
 
-// e^x = 2^n · 2^r, |r| <= 1/2. Relative error 1e-7 · (1 + |x|); e^(-inf) is exactly 0.
-inline Vec exponential(Vec x) {
-  Vec t = x * Vec(1.44269504088896341f);
+// 2^t = 2^n · 2^r, |r| <= 1/2, of t below 128. 0 below -126, so of -inf exactly.
+inline Vec power_of_two(Vec t) {
 #if defined(CPU_CAPABILITY_AVX512)
-  t = at::vec::clamp_min(t, Vec(-160.f));
-#else
-  const Vec given = t;
-  t = at::vec::clamp(t, Vec(-126.f), Vec(127.f));
-#endif
+  t = at::vec::maximum(t, Vec(-160.f));
   const Vec n = t.round(), r = t - n;
-  Vec p = at::vec::fmadd(Vec(kPower[5]), r, Vec(kPower[4]));
-  for (int i = 3; i >= 0; --i) p = at::vec::fmadd(p, r, Vec(kPower[i]));
+#else
+  // Added to this, t is rounded to a whole number n, and the lowest bits are n + 127, the exponent of 2^n.
+  constexpr float kRound = 12582912.f + 127.f;  // 1.5 · 2^23
+  const Vec clamped = at::vec::clamp(t, Vec(-126.f), Vec(127.f));
+  const Vec shifted = clamped + Vec(kRound), r = clamped - (shifted - Vec(kRound));
+#endif
+  Vec p = at::vec::fmadd(Vec(kPower[4]), r, Vec(kPower[3]));
+  for (int i = 2; i >= 0; --i) p = at::vec::fmadd(p, r, Vec(kPower[i]));
   p = at::vec::fmadd(p, r, Vec(1.f));
 #if defined(CPU_CAPABILITY_AVX512)
   return _mm512_scalef_ps(p, n);
 #else
-  const auto exponent = at::vec::convert_to_int_of_same_size(n) + at::vec::Vectorized<int32_t>(127);
-  const Vec power = at::vec::cast<float>(exponent << at::vec::Vectorized<int32_t>(23));
-  return Vec::blendv(p * power, Vec(0.f), given < Vec(-126.f));
+  const auto bits = at::vec::cast<int32_t>(shifted) << at::vec::Vectorized<int32_t>(23);
+  return Vec::blendv(p * at::vec::cast<float>(bits), Vec(0.f), t < Vec(-126.f));
 #endif
 }
+
+// e^x; relative error 1e-7 · (2 + |x|).
+inline Vec exponential(Vec x) { return power_of_two(x * Vec(1.44269504088896341f)); }
 
 inline Vec sigmoid(Vec x) { return Vec(1.f) / (Vec(1.f) + exponential(x.neg())); }
 
@@ -58,9 +61,16 @@ struct Gelu {  // x·Φ(x)
     return at::vec::clamp_min(Vec(0.5f) + x * p / q, Vec(0.f));
   }
   static Vec value(Vec x) { return x * distribution(x); }
+  // The slope needs the density e^(-x²/2) as well, and with it Φ(-|x|) is a polynomial in 1 / (1 + 0.28·|x|) times the
+  // density, to 1e-8 (the form is that of Abramowitz and Stegun, 7.1.26).
   static ValueAndSlope both(Vec x) {
-    const Vec below = distribution(x), density = exponential(x * x * Vec(-0.5f)) * Vec(0.39894228040143268f);
-    return {x * below, at::vec::fmadd(x, density, below)};
+    const Vec bell = power_of_two(x * x * Vec(-0.72134752f));
+    const Vec t = Vec(1.f) / at::vec::fmadd(Vec(0.28f), x.abs(), Vec(1.f));
+    Vec p = at::vec::fmadd(Vec(-0.105808245f), t, Vec(0.389874022f));
+    for (const float next : {-0.236993488f, 0.268910171f, 0.067496751f, 0.116520779f})
+      p = at::vec::fmadd(p, t, Vec(next));
+    const Vec tail = p * t * bell, below = Vec::blendv(tail, Vec(1.f) - tail, x > Vec(0.f));
+    return {x * below, at::vec::fmadd(x * Vec(0.39894228f), bell, below)};
   }
 };
 

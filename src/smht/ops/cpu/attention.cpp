@@ -24,6 +24,7 @@ struct OnlineSoftmax {
 
   // Scores of one query become e^(score - maximum); what was summed up so far is brought to the new maximum.
   void take(int64_t i, float* scores, int64_t columns, float* output, int64_t width) {
+    if (columns == 0) return;
     Vec highest = Vec::loadu(scores);
     for (int64_t j = kLanes; j < columns; j += kLanes) highest = at::vec::maximum(highest, Vec::loadu(scores + j));
     const float before = maximum[i];
@@ -88,14 +89,16 @@ void forward_piece(const AttentionCall& call, const HeadWeights& weights, int64_
       head.scores(call, mask, t, rows, s, columns, tile, tile_stride);
       for (int64_t i = 0; i < rows; ++i) {
         float* row = tile + i * tile_stride;
-        softmax.take(i, row, columns, output + i * stride, width);
+        const int64_t visible = call.visible(t + i, s, columns);
+        softmax.take(i, row, visible, output + i * stride, width);
         if (call.dropout.active) {
-          call.dropout.factors(first_row + t + i, s, columns, factors);
-          for (int64_t j = 0; j < columns; ++j) row[j] *= factors[j];
+          call.dropout.factors(first_row + t + i, s, visible, factors);
+          for (int64_t j = 0; j < visible; ++j) row[j] *= factors[j];
         }
+        clear(row + padded(visible), padded(columns) - padded(visible));
       }
-      multiply<Product>(rows, width, Made::depth(columns), weight_rows.rows(tile, tile_stride, rows, columns),
-                        values.from(Made::depth(s)), output, stride, true);
+      add_over_keys<Product>(call, t, rows, s, columns, width, weight_rows.rows(tile, tile_stride, rows, columns),
+                             values, output, stride);
     }
     for (int64_t i = 0; i < rows; ++i) log_sum[t + i] = softmax.finish(i, output + i * stride, width);
     store_tile(output, stride, rows, width, target + t * call.heads * width, call.heads * width);

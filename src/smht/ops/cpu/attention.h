@@ -90,6 +90,16 @@ struct AttentionCall {
   // Keys that the queries t to t + rows - 1 may see lie before this one.
   int64_t last_key(int64_t t, int64_t rows) const { return is_causal ? std::min(tokens, t + rows) : tokens; }
 
+  // How many of the keys from s on, at most `columns`, the query t may see.
+  int64_t visible(int64_t t, int64_t s, int64_t columns) const {
+    return is_causal ? std::clamp<int64_t>(t + 1 - s, 0, columns) : columns;
+  }
+
+  // The first of the queries from t on, at most `rows`, that may see the key s.
+  int64_t first_seeing(int64_t s, int64_t t, int64_t rows) const {
+    return is_causal ? std::clamp<int64_t>(s - t, 0, rows) : 0;
+  }
+
   // How many of `Projection` a head has.
   int64_t projections() const { return rotation ? 3 : 2; }
 };
@@ -164,6 +174,47 @@ class HeadWeights {
   at::Tensor numbers_;
 };
 
+// The products of attention with what lies above the diagonal left out, panel by panel or group by group.
+//
+// C[query, key] = A[query]·B[key] of the queries from t on and the keys from s on; C is a tile that begins at (t, s).
+template <class Product>
+void multiply_visible(const AttentionCall& call, int64_t t, int64_t rows, int64_t s, int64_t columns, int64_t depth,
+                      Left<typename Product::Element> a, Right<typename Product::Element> b, float* c, int64_t stride) {
+  for_each_panel(columns, [&](int64_t j, int64_t panel) {
+    const int64_t first = call.first_seeing(s + j, t, rows);
+    multiply<Product>(rows - first, panel, depth, a.from(t + first, 0), b.from_column(s + j), c + first * stride + j,
+                      stride, false);
+  });
+}
+
+constexpr int64_t kGroup = 12;  // rows: even, and a multiple of the micro-kernel's
+
+// C[query] += Σ_key A[query, key]·B[key]; A and C begin at t, and A at s.
+template <class Product>
+void add_over_keys(const AttentionCall& call, int64_t t, int64_t rows, int64_t s, int64_t columns, int64_t width,
+                   Left<typename Product::Element> a, Right<typename Product::Element> b, float* c, int64_t stride) {
+  using Made = Operands<Product>;
+  const int64_t group = call.visible(t, s, columns) < columns ? kGroup : rows;
+  for (int64_t i = 0; i < rows; i += group) {
+    const int64_t count = std::min(group, rows - i), seen = call.visible(t + i + count - 1, s, columns);
+    multiply<Product>(count, width, Made::depth(seen), a.from(i, 0), b.from(Made::depth(s)), c + i * stride, stride,
+                      true);
+  }
+}
+
+// C[key] += Σ_query A[key, query]·B[query]; A and C begin at s, and A at t.
+template <class Product>
+void add_over_queries(const AttentionCall& call, int64_t t, int64_t rows, int64_t s, int64_t columns, int64_t width,
+                      Left<typename Product::Element> a, Right<typename Product::Element> b, float* c, int64_t stride) {
+  using Made = Operands<Product>;
+  const int64_t group = call.visible(t, s, columns) < columns ? kGroup : columns;
+  for (int64_t j = 0; j < columns; j += group) {
+    const int64_t first = call.first_seeing(s + j, t, rows) / 2 * 2, at = Made::depth(first);
+    multiply<Product>(std::min(group, columns - j), width, Made::depth(rows - first), a.from(j, at),
+                      b.from(Made::depth(t) + at), c + j * stride, stride, true);
+  }
+}
+
 // One sequence's head: x, and what forward and backward both compute from it.
 template <class Number>
 class Head {
@@ -204,16 +255,16 @@ class Head {
     q_left = q_rows_.rows(q, stride, tokens, width);
   }
 
-  // Scores of the queries from t on and the keys from s on, masked; -inf in the padding.
+  // Scores of the queries from t on and the keys from s on, masked; of keys that a query may not see only what fills
+  // its last vector, -inf.
   void scores(const AttentionCall& call, const Mask& mask, int64_t t, int64_t rows, int64_t s, int64_t columns,
               float* tile, int64_t tile_stride) const {
-    multiply<Product>(rows, columns, Made::depth(width), q_left.from(t, 0), keys.from_column(s), tile, tile_stride,
-                      false);
+    multiply_visible<Product>(call, t, rows, s, columns, Made::depth(width), q_left, keys, tile, tile_stride);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = tile + i * tile_stride;
-      if (mask.data) mask.apply(t + i, s, columns, row);
-      const int64_t visible = call.is_causal ? std::clamp<int64_t>(t + i + 1 - s, 0, columns) : columns;
-      std::fill(row + visible, row + padded(columns), -kInfinity);
+      const int64_t visible = call.visible(t + i, s, columns);
+      if (mask.data) mask.apply(t + i, s, visible, row);
+      std::fill(row + visible, row + padded(visible), -kInfinity);
     }
   }
 

@@ -89,19 +89,21 @@ class TileBackward {
            uint64_t first_row, const float* log_sums, int64_t t, int64_t rows, int64_t s, int64_t columns) {
     const int64_t width = head.width, stride = head.stride;
     head.scores(call, mask, t, rows, s, columns, weights_, kStride);
-    multiply<Product>(rows, columns, Made::depth(width), given.dy_left.from(t, 0), given.values.from_column(s), slopes_,
-                      kStride, false);
-    for (int64_t i = 0; i < rows; ++i)
-      differentiate_row(call, first_row + t + i, s, columns, log_sums[t + i], given.along[t + i], i);
+    multiply_visible<Product>(call, t, rows, s, columns, Made::depth(width), given.dy_left, given.values, slopes_,
+                              kStride);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t visible = call.visible(t + i, s, columns), rest = padded(columns) - padded(visible);
+      differentiate_row(call, first_row + t + i, s, visible, log_sums[t + i], given.along[t + i], i);
+      for (float* tile : {weights_, slopes_}) clear(tile + i * kStride + padded(visible), rest);
+    }
     const auto weight_left = weight_stack_.stacked(weights_, kStride, rows, columns).transposed_left();
     const auto slope_left = slope_stack_.stacked(slopes_, kStride, rows, columns).transposed_left();
-    const int64_t depth = Made::depth(rows), at = Made::depth(t);
-    multiply<Product>(columns, width, depth, weight_left, given.dy_stacked.right().from(at), given.du + s * stride,
-                      stride, true);
-    multiply<Product>(columns, width, depth, slope_left, given.q_stacked.right().from(at), given.dk + s * stride,
-                      stride, true);
-    multiply<Product>(rows, width, Made::depth(columns), slope_rows_.rows(slopes_, kStride, rows, columns),
-                      given.k_stacked.right().from(Made::depth(s)), given.dq + t * stride, stride, true);
+    add_over_queries<Product>(call, t, rows, s, columns, width, weight_left, given.dy_stacked.right(),
+                              given.du + s * stride, stride);
+    add_over_queries<Product>(call, t, rows, s, columns, width, slope_left, given.q_stacked.right(),
+                              given.dk + s * stride, stride);
+    add_over_keys<Product>(call, t, rows, s, columns, width, slope_rows_.rows(slopes_, kStride, rows, columns),
+                           given.k_stacked.right(), given.dq + t * stride, stride);
   }
 
  private:

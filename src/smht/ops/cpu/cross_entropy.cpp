@@ -140,7 +140,7 @@ class CrossEntropy {
     for (int64_t first = 0; first < words_; first += kWords) {
       const int64_t words = std::min(kWords, words_ - first);
       float* slice = wanted_.any() ? logits + first * kTokens : logits;
-      const auto left = weight_rows.rows_of(weight_row(first), weight_.stride(0), words, width_, weight_tile, stride_);
+      const auto left = weight_left(first, words, weight_tile, weight_rows);
       multiply<Product>(words, count, Made::depth(width_), left, right, slice, kTokens, false);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t word = labels_[places[i]] - first;
@@ -171,6 +171,14 @@ class CrossEntropy {
     }
     for (int64_t i = 0; i < count; ++i)
       store_row(gradient + i * stride_, width_, hidden_gradient_.mutable_data_ptr<Number>() + places[i] * width_);
+  }
+
+  // Rows of the weight as the left side of a product, where they are, if they are numbers of the product.
+  Left<Element> weight_left(int64_t word, int64_t words, float* tile, OperandBuffer<Product>& buffer) {
+    if constexpr (std::is_same_v<Number, Element>)
+      return {weight_row(word), weight_.stride(0), 1};
+    else
+      return buffer.rows_of(weight_row(word), weight_.stride(0), words, width_, tile, stride_);
   }
 
   // Rows of the weight as the right side of a product: where they are, if they are whole vectors.

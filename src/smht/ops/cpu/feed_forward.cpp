@@ -36,22 +36,24 @@ const Number* head_of(const std::optional<Tensor>& bias, int64_t head, int64_t w
   return bias ? bias->const_data_ptr<Number>() + head * width : nullptr;
 }
 
+// `tile` becomes the activation of itself and the bias, a row of fp32 numbers in whole vectors.
 template <class Activation>
-void activate(float* tile, int64_t stride, int64_t rows, int64_t columns) {
+void activate(float* tile, int64_t stride, int64_t rows, int64_t columns, const float* bias) {
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; j += kLanes) {
       float* at = tile + i * stride + j;
-      Activation::value(Vec::loadu(at)).store(at);
+      Activation::value(Vec::loadu(at) + Vec::loadu(bias + j)).store(at);
     }
 }
 
-// `hidden` becomes its activation, `gradient` is multiplied by the slope there.
+// The same of `hidden`; `gradient` is multiplied by the slope there.
 template <class Activation>
-void activate_with_slope(float* hidden, float* gradient, int64_t stride, int64_t rows, int64_t columns) {
+void activate_with_slope(float* hidden, float* gradient, int64_t stride, int64_t rows, int64_t columns,
+                         const float* bias) {
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; j += kLanes) {
       const int64_t at = i * stride + j;
-      const auto result = Activation::both(Vec::loadu(hidden + at));
+      const auto result = Activation::both(Vec::loadu(hidden + at) + Vec::loadu(bias + j));
       result.value.store(hidden + at);
       (Vec::loadu(gradient + at) * result.slope).store(gradient + at);
     }
@@ -59,8 +61,9 @@ void activate_with_slope(float* hidden, float* gradient, int64_t stride, int64_t
 
 // The two loops for one activation.
 struct ActivationLoops {
-  void (*value)(float* tile, int64_t stride, int64_t rows, int64_t columns);
-  void (*value_and_slope)(float* hidden, float* gradient, int64_t stride, int64_t rows, int64_t columns);
+  void (*value)(float* tile, int64_t stride, int64_t rows, int64_t columns, const float* bias);
+  void (*value_and_slope)(float* hidden, float* gradient, int64_t stride, int64_t rows, int64_t columns,
+                          const float* bias);
 };
 
 ActivationLoops loops_of(std::string_view name) {
@@ -92,7 +95,8 @@ void forward_piece(const Shape& shape, ActivationLoops activation, int64_t head,
   float* y_tile = workspace.take(kTokens * x_stride);
   float* h_tile = workspace.take(kTokens * h_stride);
   OperandBuffer<Product> x_buffer(workspace, kTokens, width), h_buffer(workspace, kTokens, slice_width);
-  const auto* up_bias_row = head_of<Number>(up_bias, head, hidden);
+  float* up_bias_row = workspace.take(g_stride);
+  fill_tile(head_of<Number>(up_bias, head, hidden), 1, hidden, up_bias_row, g_stride);
   const auto* down_bias_row = head_of<Number>(down_bias, head, width);
   for (int64_t token = shape.chunks.first(chunk); token < shape.chunks.last(chunk); token += kTokens) {
     const int64_t rows = std::min(kTokens, shape.chunks.last(chunk) - token);
@@ -101,10 +105,11 @@ void forward_piece(const Shape& shape, ActivationLoops activation, int64_t head,
     if (down_bias_row) fill_tile(down_bias_row, rows, width, y_tile, x_stride);
     for (int64_t first = 0; first < hidden; first += kSlice) {
       const int64_t columns = std::min(kSlice, hidden - first);
-      if (up_bias_row) fill_tile(up_bias_row + first, rows, columns, h_tile, h_stride);
-      multiply<Product>(rows, columns, Made::depth(width), x_left, up_right.from_column(first), h_tile, h_stride,
-                        up_bias_row != nullptr);
-      activation.value(h_tile, h_stride, rows, columns);
+      for_each_panel(columns, [&](int64_t at, int64_t panel) {
+        multiply<Product>(rows, panel, Made::depth(width), x_left, up_right.from_column(first + at), h_tile + at,
+                          h_stride, false);
+        activation.value(h_tile + at, h_stride, rows, panel, up_bias_row + first + at);
+      });
       multiply<Product>(rows, width, Made::depth(columns), h_buffer.rows(h_tile, h_stride, rows, columns),
                         down_right.from(Made::depth(first)), y_tile, x_stride, first > 0 || down_bias_row != nullptr);
     }
@@ -157,26 +162,28 @@ void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head
   Buffer x_stack(workspace, kBackwardTokens, width), dy_stack(workspace, kBackwardTokens, width);
   Buffer h_stack(workspace, kBackwardTokens, slice_width), dh_stack(workspace, kBackwardTokens, slice_width);
   Buffer dh_rows(workspace, kBackwardTokens, slice_width);
-  const auto* up_bias_row = head_of<Number>(up_bias, head, hidden);
+  float* up_bias_row = workspace.take(g_stride);
+  fill_tile(head_of<Number>(up_bias, head, hidden), 1, hidden, up_bias_row, g_stride);
   for (int64_t token = shape.chunks.first(chunk); token < shape.chunks.last(chunk); token += kBackwardTokens) {
     const int64_t rows = std::min(kBackwardTokens, shape.chunks.last(chunk) - token);
     const Number* x_source = x.const_data_ptr<Number>() + token * x.stride(0) + head * width;
     const Number* dy_source = gradient.const_data_ptr<Number>() + token * gradient.stride(0) + head * width;
     load_tile(x_source, x.stride(0), rows, width, x_tile, x_stride);
     load_tile(dy_source, gradient.stride(0), rows, width, dy_tile, x_stride);
-    const auto x_left = x_rows.rows_of(x_source, x.stride(0), rows, width, x_tile, x_stride);
-    const auto dy_left = dy_rows.rows_of(dy_source, gradient.stride(0), rows, width, dy_tile, x_stride);
+    const auto x_left = x_rows.loaded_rows(x_source, x.stride(0), rows, width, x_tile, x_stride);
+    const auto dy_left = dy_rows.loaded_rows(dy_source, gradient.stride(0), rows, width, dy_tile, x_stride);
     const auto x_stacked = x_stack.stacked(x_tile, x_stride, rows, width);
     const auto dy_stacked = dy_stack.stacked(dy_tile, x_stride, rows, width);
     if (has_down_bias) add_column_sums(dy_tile, x_stride, rows, width, sums + at.down_bias);
     for (int64_t first = 0; first < hidden; first += kSlice) {
       const int64_t columns = std::min(kSlice, hidden - first);
-      if (up_bias_row) fill_tile(up_bias_row + first, rows, columns, h_tile, h_stride);
-      multiply<Product>(rows, columns, Made::depth(width), x_left, up_right.from_column(first), h_tile, h_stride,
-                        up_bias_row != nullptr);
-      multiply<Product>(rows, columns, Made::depth(width), dy_left, turned_down.from_column(first), dh_tile, h_stride,
-                        false);
-      activation.value_and_slope(h_tile, dh_tile, h_stride, rows, columns);
+      for_each_panel(columns, [&](int64_t j, int64_t panel) {
+        multiply<Product>(rows, panel, Made::depth(width), x_left, up_right.from_column(first + j), h_tile + j,
+                          h_stride, false);
+        multiply<Product>(rows, panel, Made::depth(width), dy_left, turned_down.from_column(first + j), dh_tile + j,
+                          h_stride, false);
+        activation.value_and_slope(h_tile + j, dh_tile + j, h_stride, rows, panel, up_bias_row + first + j);
+      });
       // dW2 += hᵀ·dy, dx += du·W1ᵀ, dW1 += xᵀ·du
       multiply<Product>(columns, width, Made::depth(rows),
                         h_stack.stacked(h_tile, h_stride, rows, columns).transposed_left(), dy_stacked.right(),
@@ -185,7 +192,7 @@ void backward_piece(const Shape& shape, ActivationLoops activation, int64_t head
                         turned_up.from(Made::depth(first)), dx_tile, x_stride, first > 0);
       multiply<Product>(width, columns, Made::depth(rows), x_stacked.transposed_left(),
                         dh_stack.stacked(dh_tile, h_stride, rows, columns).right(), sums + first, at.up_stride, true);
-      if (up_bias_row) add_column_sums(dh_tile, h_stride, rows, columns, sums + at.up_bias + first);
+      if (up_bias) add_column_sums(dh_tile, h_stride, rows, columns, sums + at.up_bias + first);
     }
     store_tile(dx_tile, x_stride, rows, width, x_gradient.mutable_data_ptr<Number>() + token * all + head * width, all);
   }

@@ -8,34 +8,44 @@
 namespace smht {
 namespace {
 
-// Elements summed in one go. Sums of sums round less than one long sum, and a panel of B this deep stays in L1.
-constexpr int64_t kDepth = 64;
+// What a panel of B takes of L1, and the most elements summed in one go: sums of sums round less than one long sum.
+constexpr int64_t kPanelBytes = 1 << 14, kMostDepth = 256;
+
+template <class Product>
+struct Panel {
+  int64_t depth, a_row, a_depth, b_stride, c_stride;
+  const typename Product::Element* b;
+  bool add;
+};
 
 template <class Product, int kRows, int kVectors>
-void multiply_block(int64_t depth, Left<typename Product::Element> a, Right<typename Product::Element> b, float* c,
-                    int64_t c_stride, bool add) {
+void multiply_block(const Panel<Product>& panel, const typename Product::Element* a, float* c) {
   Vec sums[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sums[i][j] = Vec(0.f);
-  for (int64_t k = 0; k < depth; ++k) {
+  const int64_t a_row = panel.a_row, a_depth = panel.a_depth, b_stride = panel.b_stride;
+  const auto* b = panel.b;
+#pragma GCC unroll 2
+  for (int64_t k = panel.depth; k > 0; --k, a += a_depth, b += b_stride) {
     typename Product::Right right[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) right[j] = Product::load(b.data + k * b.stride + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) right[j] = Product::load(b + j * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const auto left = Product::broadcast(a.data + i * a.row + k * a.depth);
+      const auto left = Product::broadcast(a + i * a_row);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) sums[i][j] = Product::multiply_add(left, right[j], sums[i][j]);
     }
   }
+  const int64_t c_stride = panel.c_stride;
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
       float* at = c + i * c_stride + j * kLanes;
-      (add ? Vec::loadu(at) + sums[i][j] : sums[i][j]).store(at);
+      (panel.add ? Vec::loadu(at) + sums[i][j] : sums[i][j]).store(at);
     }
 }
 
@@ -57,12 +67,17 @@ template <class Product, int kVectors>
 void multiply_panel(int64_t rows, int64_t depth, Left<typename Product::Element> a, Right<typename Product::Element> b,
                     float* c, int64_t c_stride, bool add) {
   constexpr int kRows = block_rows<kVectors>();
+  constexpr int64_t kDepth = std::min<int64_t>(kMostDepth, kPanelBytes / (kVectors * kLanes * 4));
   static constexpr auto kTable = block_table<Product, kVectors>(std::make_integer_sequence<int, kRows>());
   for (int64_t k = 0; k < depth; k += kDepth) {
-    for (int64_t i = 0; i < rows; i += kRows) {
-      const auto count = std::min<int64_t>(kRows, rows - i);
-      kTable[count - 1](std::min(kDepth, depth - k), a.from(i, k), b.from(k), c + i * c_stride, c_stride, add || k > 0);
-    }
+    const Panel<Product> panel{std::min(kDepth, depth - k), a.row,       a.depth, b.stride, c_stride,
+                               b.data + k * b.stride,       add || k > 0};
+    const auto* left = a.data + k * a.depth;
+    float* target = c;
+    int64_t i = rows;
+    for (; i >= kRows; i -= kRows, left += kRows * a.row, target += kRows * c_stride)
+      kTable[kRows - 1](panel, left, target);
+    if (i > 0) kTable[i - 1](panel, left, target);
   }
 }
 
@@ -71,7 +86,7 @@ void multiply_panel(int64_t rows, int64_t depth, Left<typename Product::Element>
 template <class Product>
 void multiply(int64_t rows, int64_t columns, int64_t depth, Left<typename Product::Element> a,
               Right<typename Product::Element> b, float* c, int64_t c_stride, bool add) {
-  constexpr int kWide = kLanes == 8 ? 2 : 4;
+  constexpr int kWide = kPanel / kLanes;
   int64_t vectors = (columns + kLanes - 1) / kLanes;
   for (; vectors > 0;) {
     int64_t taken;

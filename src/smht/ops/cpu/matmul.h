@@ -12,6 +12,7 @@
 
 #include <ATen/cpu/vec/vec.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace smht {
@@ -60,6 +61,15 @@ struct Right {
   Right from(int64_t k) const { return {data + k * stride, stride}; }
   Right from_column(int64_t j) const { return {data + j, stride}; }
 };
+
+// Columns of C that are computed together. What is done to them next finds them in L1, if it is done before the others.
+constexpr int64_t kPanel = (kLanes == 8 ? 2 : 4) * kLanes;
+
+// Calls work(first, count) for each panel.
+template <class Work>
+void for_each_panel(int64_t columns, Work work) {
+  for (int64_t j = 0; j < columns; j += kPanel) work(j, std::min(kPanel, columns - j));
+}
 
 // C[rows, columns] = A·B, or C += A·B. `columns` is rounded up to whole vectors; `depth` counts elements.
 template <class Product>

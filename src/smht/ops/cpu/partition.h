@@ -6,6 +6,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
 #include "tile.h"
 
 namespace smht {
@@ -36,11 +40,19 @@ struct Chunks {
   int64_t last(int64_t chunk) const { return std::min(total, (chunk + 1) * size); }
 };
 
-// Calls work(outer, inner) for every pair, shared out among threads.
+// Calls work(outer, inner) for every pair. Each thread has a range of pairs, and when it is done with them takes from
+// the others' ranges: a processor that other programs use too may be slower than its neighbour.
 template <class Work>
 void for_each_piece(int64_t outer, int64_t inner, Work work) {
-  at::parallel_for(0, outer * inner, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) work(piece / inner, piece % inner);
+  const int64_t pieces = outer * inner, ranges = std::min<int64_t>(pieces, at::get_num_threads());
+  std::vector<std::atomic<int64_t>> next(ranges);
+  const auto first_of = [&](int64_t range) { return range * pieces / ranges; };
+  for (int64_t range = 0; range < ranges; ++range) next[range] = first_of(range);
+  at::parallel_for(0, ranges, 1, [&](int64_t own, int64_t) {
+    for (int64_t i = 0; i < ranges; ++i) {
+      const int64_t range = (own + i) % ranges, end = first_of(range + 1);
+      for (int64_t piece = next[range]++; piece < end; piece = next[range]++) work(piece / inner, piece % inner);
+    }
   });
 }
 

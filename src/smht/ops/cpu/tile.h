@@ -105,8 +105,12 @@ template <class Number>
 void load_tile(const Number* source, int64_t source_stride, int64_t rows, int64_t columns, float* tile,
                int64_t stride) {
   const int64_t width = padded(columns);
+  // A head's rows are D numbers apart, which no processor foresees.
+  constexpr int64_t kAhead = 8, kLine = 64 / sizeof(Number);
   for (int64_t i = 0; i < rows; ++i) {
     float* row = tile + i * stride;
+    if (i + kAhead < rows)
+      for (int64_t j = 0; j < columns; j += kLine) __builtin_prefetch(source + (i + kAhead) * source_stride + j);
     load_row(source + i * source_stride, columns, row);
     std::fill(row + columns, row + width, 0.f);
   }
@@ -239,14 +243,14 @@ struct ProductOf<c10::BFloat16> {
 };
 #endif
 
-// Rows of a tensor as A of a product, where they are. None where its numbers are not the product's.
-inline std::optional<Left<float>> rows_in_place(const float* source, int64_t stride, int64_t) {
-  return Left<float>{source, stride, 1};
-}
-
-inline std::optional<Left<uint32_t>> rows_in_place(const c10::BFloat16* source, int64_t stride, int64_t columns) {
-  if (columns % 2 || stride % 2 || reinterpret_cast<uintptr_t>(source) % 4) return std::nullopt;
-  return Left<uint32_t>{reinterpret_cast<const uint32_t*>(source), stride / 2, 1};
+// Rows of a tensor as A of a product of pairs, where they are. None where its numbers are no pairs. Nor are fp32 rows
+// read where they are: D numbers apart they share few cache sets, and a tile costs less than what then is missed.
+template <class Product, class Number>
+std::optional<Left<typename Product::Element>> rows_in_place(const Number* source, int64_t stride, int64_t columns) {
+  if constexpr (std::is_same_v<Number, c10::BFloat16> && Product::kStep == 2)
+    if (columns % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(source) % 4 == 0)
+      return Left<uint32_t>{reinterpret_cast<const uint32_t*>(source), stride / 2, 1};
+  return std::nullopt;
 }
 
 // Buffers of an operand, made once and filled tile by tile.
@@ -266,14 +270,20 @@ class OperandBuffer {
   Left<Element> rows(const float* tile, int64_t stride, int64_t rows, int64_t columns) {
     return Made::rows(tile, stride, rows, columns, buffer_);
   }
-  // The same of rows of a tensor: where they are, if that can be, else by way of a tile.
+  // The same of rows of a tensor that `tile` holds: where they are, if that can be.
+  template <class Number>
+  Left<Element> loaded_rows(const Number* source, int64_t source_stride, int64_t rows, int64_t columns,
+                            const float* tile, int64_t stride) {
+    const auto left = rows_in_place<Product>(source, source_stride, columns);
+    return left ? *left : Made::rows(tile, stride, rows, columns, buffer_);
+  }
+  // The same of rows that no tile holds yet.
   template <class Number>
   Left<Element> rows_of(const Number* source, int64_t source_stride, int64_t rows, int64_t columns, float* tile,
                         int64_t stride) {
-    if constexpr (std::is_same_v<decltype(rows_in_place(source, 0, 0)), std::optional<Left<Element>>>)
-      if (const auto left = rows_in_place(source, source_stride, columns)) return *left;
-    load_tile(source, source_stride, rows, columns, tile, stride);
-    return Made::rows(tile, stride, rows, columns, buffer_);
+    if (!rows_in_place<Product>(source, source_stride, columns))
+      load_tile(source, source_stride, rows, columns, tile, stride);
+    return loaded_rows(source, source_stride, rows, columns, tile, stride);
   }
   Stacked<Element> stacked(const float* tile, int64_t stride, int64_t rows, int64_t columns) {
     return Made::stacked(tile, stride, rows, columns, buffer_);
