@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -98,6 +99,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_changes_nothing() -> No
     with pytest.raises(UsageError, match=r"^no backend is called 'refrence': did you mean reference\?$"):
         ops.set_backend("refrence")
     assert ops.get_backend() == "reference"
+
+
+@pytest.mark.parametrize("name", [None, 5, []])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with refused("a backend is named by a string", repr(name)):
+        ops.set_backend(name)
 
 
 def test_an_unknown_name_in_the_variable_is_refused_at_the_first_op(monkeypatch: pytest.MonkeyPatch) -> None:

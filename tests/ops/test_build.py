@@ -5,7 +5,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,10 +124,53 @@ def test_what_the_compiler_says_is_passed_on(tmp_path: Path, sources: Path, monk
     assert libraries(tmp_path) == []
 
 
+def test_a_compiler_that_fails_is_a_reason(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    with refused("compiling the CPU kernels failed: ", "/bin/false", kind=SmhtError):
+        build.load_library()
+
+
+def test_a_compiler_with_arguments_is_named(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "c++ -O1")
+    with refused("'c++ -O1' was not found", "without arguments", kind=SmhtError):
+        build.load_library()
+
+
 def test_a_folder_that_cannot_be_written_is_named(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "/dev/null/extensions")
     with refused("cannot be written or loaded", "/dev/null/extensions", kind=SmhtError):
         build.load_library()
+
+
+def test_a_reason_is_what_the_build_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise SmhtError("it cannot be built: 42") from OSError("another story")
+
+    monkeypatch.setattr(build, "load_library", fail)
+    monkeypatch.setattr(cpu_backend, "_loaded", False)
+    monkeypatch.setattr(cpu_backend, "_reason", None)
+    assert cpu_backend.why_unavailable() == "it cannot be built: 42"
+
+
+def test_an_interrupted_load_is_tried_again_and_threads_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def load() -> None:
+        if not begun.is_set():
+            begun.set()
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        loaded.append(True)
+
+    loaded: list[bool] = []
+    monkeypatch.setattr(build, "load_library", load)
+    monkeypatch.setattr(cpu_backend, "_loaded", False)
+    monkeypatch.setattr(cpu_backend, "_reason", None)
+    with pytest.raises(KeyboardInterrupt):
+        cpu_backend.why_unavailable()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: (cpu_backend.why_unavailable(), len(loaded)), range(4)))
+    assert found == [(None, 1)] * 4
 
 
 def test_without_a_compiler_the_reference_runs_and_a_forced_backend_is_refused(

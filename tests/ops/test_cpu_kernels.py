@@ -1,5 +1,7 @@
 """The CPU kernels against float64: every output and gradient, over shapes that fill no tile or many."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -225,6 +227,20 @@ def test_large_scores_neither_overflow_nor_lose_the_softmax(dtype: torch.dtype) 
     assert our_error <= 2 * their_error
 
 
+@pytest.mark.parametrize("is_rotated", [False, True])
+@pytest.mark.parametrize("which", range(5))
+def test_a_number_of_attention_that_is_none_shows(which: int, is_rotated: bool) -> None:
+    torch.manual_seed(0)
+    tensors = attention_inputs(1, 150, 2, 8, torch.float32)
+    tensors[which].view(-1)[5] = torch.nan
+    options = {"is_causal": True, "scale": 0.3, "rotation": random_rotation(1, 150, 8, torch.float32)}
+    if not is_rotated:
+        del options["rotation"]
+    ours, theirs = ops.split_attention(*tensors, **options), plain_attention(*tensors, **options)
+    # All of a head at once, where the product of two weights is what has it.
+    assert (ours.isnan() >= theirs.isnan()).all() and not ours.isnan().all()
+
+
 @pytest.mark.parametrize("additive", [False, True])
 def test_a_query_that_may_see_nothing_gets_what_the_reference_gives(additive: bool) -> None:
     torch.manual_seed(0)
@@ -343,3 +359,31 @@ def test_nothing_in_gives_nothing_out_and_zero_gradients(batch: int, tokens: int
         output, *gradients = value_and_gradients(function, *tensors)
         assert output.shape == (batch, tokens, 8)
         assert all((gradient == 0).all() for gradient in gradients)
+
+
+LITTLE_MEMORY = """
+import resource
+import torch
+from smht import ops
+
+ops.set_backend("cpu")
+torch.set_num_threads(1)
+weights = [torch.ones(1, 256, 256)] * 4
+x = torch.ones(1, 16, 256)
+before = ops.split_attention(x, *weights)
+long = torch.ones(1, 1, 256).expand(1, 100_000, 256)
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 250_000_000, resource.RLIM_INFINITY))
+try:
+    ops.split_attention(long, *weights, is_causal=True)
+    raise SystemExit("there was room")
+except (MemoryError, RuntimeError):
+    pass
+assert torch.equal(ops.split_attention(x, *weights), before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory a process has from /proc")
+def test_after_too_large_a_call_a_small_one_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

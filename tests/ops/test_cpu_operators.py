@@ -13,7 +13,7 @@ from helpers.errors import refused
 from helpers.kernels import attention_inputs, cpu_kernels, random_rotation
 from helpers.tensors import assert_all_close, value_and_gradients
 from smht import ops
-from smht.ops import reference
+from smht.ops import backend, reference
 
 # PyTorch's compiler uses parts of PyTorch that PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -154,16 +154,20 @@ ORIGINAL_REFERENCE = ops.BACKENDS["reference"]
 def test_second_derivatives_are_those_of_the_reference(name: str) -> None:
     def squared_slopes(function: Callable[..., Tensor]) -> list[Tensor]:
         leaves = [tensor.requires_grad_() for tensor in small_inputs()]
-        # The fused kernel of F.scaled_dot_product_attention has no second derivative; the written-out one has.
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            first = torch.autograd.grad(
-                function(*leaves).square().sum(), leaves, create_graph=True, materialize_grads=True
-            )
-            return list(
-                torch.autograd.grad(sum(slope.square().sum() for slope in first), leaves, materialize_grads=True)
-            )
+        first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True, materialize_grads=True)
+        return list(torch.autograd.grad(sum(slope.square().sum() for slope in first), leaves, materialize_grads=True))
 
-    assert_all_close(squared_slopes(CALLS[name]), squared_slopes(PLAIN[name]), tolerance=1e-3)
+    ours = squared_slopes(CALLS[name])
+    # The fused kernel of F.scaled_dot_product_attention has no second derivative; the written-out one has.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert_all_close(ours, squared_slopes(PLAIN[name]), tolerance=1e-3)
+
+
+def test_autocast_takes_whole_numbers_no_more_than_the_reference_does() -> None:
+    x, *weights = small_inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert backend.has_kernel("split_linear", x, weights[0], None)
+        assert not backend.has_kernel("split_linear", x.long(), weights[0], None)
 
 
 def test_a_second_derivative_with_dropout_is_refused() -> None:

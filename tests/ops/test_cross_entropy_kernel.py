@@ -94,6 +94,13 @@ def test_a_number_that_is_none_shows() -> None:
     assert ops.linear_cross_entropy(hidden, weight, labels).isnan()
 
 
+def test_words_that_cannot_be() -> None:
+    hidden, weight = torch.ones(1, 1), torch.ones(300, 1)
+    weight[:200] = -torch.inf
+    loss = ops.linear_cross_entropy(hidden, weight, torch.tensor([299]))
+    torch.testing.assert_close(loss, torch.tensor(100.0).log())
+
+
 @BOTH_DTYPES
 def test_tokens_that_do_not_count_are_not_looked_at(dtype: torch.dtype) -> None:
     hidden, weight, labels = inputs(300, 20, 90, dtype, ignored=0.5)

@@ -157,6 +157,7 @@ def test_meta_and_fake_tensors() -> None:
             [(2, 8), (2, 4, 6), (2, 6, 4), (12,), (12,)],
             "split_feed_forward: down_bias must be [8], the width of its output; got [12]",
         ),
+        ([(2, 8), (2, 4, 0), (2, 0, 4)], "split_feed_forward: up_weight has nothing in it, got [2, 4, 0]"),
     ],
 )
 def test_refused_shapes(shapes: list[tuple[int, ...]], message: str) -> None:

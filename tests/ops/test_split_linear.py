@@ -115,6 +115,9 @@ def test_meta_and_fake_tensors() -> None:
             [(2, 8), (8, 3)],
             "split_linear: weight must be [H, in/H, out/H] with H·in/H = 8, the width of its input; got [8, 3]",
         ),
+        ([(), (1, 1, 1)], "split_linear: x must be [..., H·in/H], got a single number"),
+        ([(2, 0), (0, 4, 3)], "split_linear: weight has nothing in it, got [0, 4, 3]"),
+        ([(2, 8), (2, 4, 0)], "split_linear: weight has nothing in it, got [2, 4, 0]"),
         (
             [(2, 8), (2, 4, 3), (7,)],
             "split_linear: bias must be [6], the width of its output; got [7]",

@@ -100,6 +100,8 @@ def set_backend(name: str) -> None:
 
 
 def _prepare(name: str) -> None:
+    if not isinstance(name, str):
+        raise UsageError(f"a backend is named by a string, one of {', '.join([AUTO, *BACKENDS])}; got {name!r}")
     if name != AUTO:
         if name not in BACKENDS:
             raise UsageError(f"no backend is called {name!r}: {did_you_mean(name, [AUTO, *BACKENDS])}")

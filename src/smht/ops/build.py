@@ -8,7 +8,9 @@ dies; the finished library is renamed into place, so what is there is whole.
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -82,7 +84,8 @@ def load_library() -> Path:
 def _build(path: Path) -> None:
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:
-        raise SmhtError(f"there is no C++ compiler: {compiler!r} was not found; install one or name it in CXX")
+        more = ", without arguments" if len(shlex.split(compiler)) > 1 else ""
+        raise SmhtError(f"there is no C++ compiler: {compiler!r} was not found; install one or name it in CXX{more}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
         if path.exists():
@@ -92,7 +95,10 @@ def _build(path: Path) -> None:
         for left_behind in path.parent.glob(f"{path.stem}.building-*"):
             shutil.rmtree(left_behind, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f"{path.stem}.building-", dir=path.parent) as directory:
-            _compile(path.stem, Path(directory)).replace(path)
+            compiled = _compile(path.stem, Path(directory))
+            with compiled.open("rb") as library:
+                os.fsync(library.fileno())
+            compiled.replace(path)
 
 
 @contextmanager
@@ -132,12 +138,12 @@ def _compile(name: str, directory: Path) -> Path:
                 build_directory=str(directory),
                 is_python_module=False,
             )
-    except RuntimeError as error:
+    except (RuntimeError, subprocess.SubprocessError) as error:
         raise SmhtError(f"compiling the CPU kernels failed: {_compiler_message(error)}") from error
     return next(directory.glob("*.so"))
 
 
-def _compiler_message(error: RuntimeError) -> str:
+def _compiler_message(error: Exception) -> str:
     """The first line in which the compiler says what is wrong."""
     lines = str(error).splitlines()
     return next((line.strip() for line in lines if " error: " in line or "fatal error" in line), first_line(error))

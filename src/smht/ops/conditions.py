@@ -15,7 +15,8 @@ def number_types(call: Call, device: str) -> set[torch.dtype]:
     """The dtypes of x, weights and biases once autocast on this kind of device has had its way."""
     factors = call.arguments[: _FACTORS.get(call.op)]
     dtypes = {factor.dtype for factor in factors if isinstance(factor, Tensor)}
-    if torch.is_autocast_enabled(device) and torch.float64 not in dtypes:
+    takes_part = all(dtype.is_floating_point and dtype != torch.float64 for dtype in dtypes)
+    if torch.is_autocast_enabled(device) and takes_part:
         return {torch.get_autocast_dtype(device)}
     return dtypes
 

@@ -29,7 +29,7 @@ def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     Raises:
         UsageError: shapes that do not fit; the message names them.
     """
-    _check_projection("split_linear", "weight", x.shape[-1], weight)
+    _check_projection("split_linear", "weight", x, weight)
     _check_bias("split_linear", "bias", bias, weight)
     return run("split_linear", x, weight, bias)
 
@@ -60,7 +60,7 @@ def split_feed_forward(
     """
     if activation not in ACTIVATIONS:
         raise UsageError(f"no activation is called {activation!r}: {did_you_mean(activation, ACTIVATIONS)}")
-    _check_projection("split_feed_forward", "up_weight", x.shape[-1], up_weight)
+    _check_projection("split_feed_forward", "up_weight", x, up_weight)
     num_heads, head_dim, head_width = up_weight.shape
     if down_weight.shape != (num_heads, head_width, head_dim):
         raise UsageError(
@@ -119,7 +119,7 @@ def split_attention(
         ("v_weight", v_weight),
         ("o_weight", o_weight),
     ):
-        _check_projection("split_attention", name, x.shape[-1], weight)
+        _check_projection("split_attention", name, x, weight)
         if weight.shape != q_weight.shape or weight.shape[1] != weight.shape[2]:
             raise UsageError(
                 f"split_attention: {name} must be [H, K, K] like q_weight {list(q_weight.shape)}, "
@@ -148,12 +148,18 @@ def split_attention(
     )
 
 
-def _check_projection(op: str, name: str, width: int, weight: Tensor) -> None:
+def _check_projection(op: str, name: str, x: Tensor, weight: Tensor) -> None:
+    if x.dim() == 0:
+        raise UsageError(f"{op}: x must be [..., H·in/H], got a single number")
+    width = x.shape[-1]
     if weight.dim() != 3 or weight.shape[0] * weight.shape[1] != width:
         raise UsageError(
             f"{op}: {name} must be [H, in/H, out/H] with H·in/H = {width}, the width of its input; "
             f"got {list(weight.shape)}"
         )
+    # Not `0 in weight.shape`: see `_broadcastable_mask`.
+    if any(size == 0 for size in weight.shape):
+        raise UsageError(f"{op}: {name} has nothing in it, got {list(weight.shape)}")
 
 
 def _broadcastable_mask(mask: Tensor, scores_shape: tuple[int, int, int, int]) -> Tensor:

@@ -5,6 +5,7 @@ know of them (shapes, gradients, FLOPs) is in `smht.ops.operators`.
 """
 
 import importlib
+import threading
 from typing import Any
 
 import torch
@@ -21,21 +22,32 @@ WIDEST_HEAD = 256
 
 _reason: str | None = None
 _loaded = False
+_loading = threading.Lock()
 
 
 def why_unavailable() -> str | None:
     """What keeps the kernels from running here, or None. The first call loads them, and builds them if need be."""
     global _loaded, _reason
-    if not _loaded:
-        _loaded = True
-        try:
-            from smht.ops import build
-
-            build.load_library()
-            importlib.import_module("smht.ops.operators")  # shapes and gradients of what was just loaded
-        except (SmhtError, ImportError) as error:
-            _reason = first_line(error)
+    if _loaded:
+        return _reason
+    with _loading:
+        if not _loaded:
+            _reason = _load()
+            _loaded = True  # not before: what interrupts a build is no reason, and other threads wait
     return _reason
+
+
+def _load() -> str | None:
+    try:
+        from smht.ops import build
+
+        build.load_library()
+        importlib.import_module("smht.ops.operators")  # shapes and gradients of what was just loaded
+    except SmhtError as error:
+        return str(error)
+    except Exception as error:  # whatever torch's loader raises, PyTorch's own ops run
+        return first_line(error)
+    return None
 
 
 def split_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

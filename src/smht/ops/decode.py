@@ -30,7 +30,7 @@ def split_decode(
         x: `[B, D]`, the embedded tokens.
         weights: of the blocks.
         keys: of each block `[B, H, S, K]` with `S > past`; the new ones are written in place `past`, and what lies
-            beyond is not read.
+            beyond is not read. Each number has a place of its own in memory, and the K of a token lie side by side.
         values: like `keys`.
         past: how many tokens are cached.
         mask: `[B, S]` with `S > past`, boolean, True where a token may be attended to. A sequence that may attend to

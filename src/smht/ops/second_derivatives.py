@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from smht.errors import UsageError
 
@@ -13,7 +14,9 @@ def differentiable_gradients(
 ) -> list[Tensor | None]:
     """The gradient of `function` by each tensor, as a part of the graph; None for what needs none."""
     wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-    found = iter(torch.autograd.grad(function(*tensors), wanted, gradient, create_graph=True))
+    # PyTorch's fused attention has no second derivative; the written-out one has.
+    with sdpa_kernel(SDPBackend.MATH):
+        found = iter(torch.autograd.grad(function(*tensors), wanted, gradient, create_graph=True))
     return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in tensors]
 
 

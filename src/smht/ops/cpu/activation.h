@@ -12,15 +12,16 @@ namespace smht {
 // 2^r on [-1/2, 1/2], relative error 9e-8 at most: 1 + r·(...).
 constexpr float kPower[] = {0.693146978f, 0.240222421f, 0.0555073375f, 0.00967151291f, 0.00132647269f};
 
-// 2^t = 2^n · 2^r, |r| <= 1/2, of t below 128. 0 below -126, so of -inf exactly.
+// 2^t = 2^n · 2^r, |r| <= 1/2. From 127.5 on it is infinite, below -126 it is 0 (with AVX-512 what is left of it), of
+// -inf exactly 0.
 inline Vec power_of_two(Vec t) {
 #if defined(CPU_CAPABILITY_AVX512)
-  t = at::vec::maximum(t, Vec(-160.f));
+  t = at::vec::clamp(t, Vec(-160.f), Vec(160.f));
   const Vec n = t.round(), r = t - n;
 #else
   // Added to this, t is rounded to a whole number n, and the lowest bits are n + 127, the exponent of 2^n.
   constexpr float kRound = 12582912.f + 127.f;  // 1.5 · 2^23
-  const Vec clamped = at::vec::clamp(t, Vec(-126.f), Vec(127.f));
+  const Vec clamped = at::vec::clamp(t, Vec(-126.f), Vec(128.f));
   const Vec shifted = clamped + Vec(kRound), r = clamped - (shifted - Vec(kRound));
 #endif
   Vec p = at::vec::fmadd(Vec(kPower[4]), r, Vec(kPower[3]));

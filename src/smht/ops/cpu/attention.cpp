@@ -28,9 +28,9 @@ struct OnlineSoftmax {
     Vec highest = Vec::loadu(scores);
     for (int64_t j = kLanes; j < columns; j += kLanes) highest = at::vec::maximum(highest, Vec::loadu(scores + j));
     const float before = maximum[i];
-    const float now =
-        std::max(before, at::vec::vec_reduce_all([](Vec& a, Vec& b) { return at::vec::maximum(a, b); }, highest));
-    if (now == -kInfinity) {  // nothing allowed yet
+    const float seen = at::vec::vec_reduce_all([](Vec& a, Vec& b) { return at::vec::maximum(a, b); }, highest);
+    const float now = before > seen ? before : seen;  // NaN, if that is among them
+    if (now == -kInfinity) {                          // nothing allowed yet
       clear(scores, padded(columns));
       return;
     }

@@ -20,7 +20,7 @@
 namespace smht {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kQueries = 48;  // rows of a tile of scores: a multiple of the micro-kernel's
+constexpr int64_t kQueries = 48;  // rows of a tile of scores: a multiple of the micro-kernel's rows
 constexpr int64_t kKeys = 128;    // columns: a multiple of kKeysDrawn
 
 // A mask [B|1, H|1, T|1, T|1]: booleans, True where attention is allowed, or numbers added to the scores.
@@ -187,7 +187,7 @@ void multiply_visible(const AttentionCall& call, int64_t t, int64_t rows, int64_
   });
 }
 
-constexpr int64_t kGroup = 12;  // rows: even, and a multiple of the micro-kernel's
+constexpr int64_t kGroup = 12;  // rows: even, and a multiple of the micro-kernel's rows
 
 // C[query] += Σ_key A[query, key]·B[key]; A and C begin at t, and A at s.
 template <class Product>

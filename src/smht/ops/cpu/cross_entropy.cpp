@@ -36,15 +36,17 @@ struct Softmax {
       const Vec before = Vec::loadu(maximum + j);
       Vec largest = before;
       for (int64_t i = 0; i < words; ++i) largest = at::vec::maximum(largest, Vec::loadu(logits + i * kTokens + j));
-      Vec total = Vec::loadu(sum + j) * exponential(before - largest);
+      // Where all logits so far are -inf, none is e^(-inf + inf).
+      const Vec shift = Vec::blendv(largest, Vec(0.f), largest == Vec(-std::numeric_limits<float>::infinity()));
+      Vec total = Vec::loadu(sum + j) * exponential(before - shift);
       for (int64_t i = 0; i < words; ++i) {
         float* at = logits + i * kTokens + j;
-        const Vec above = exponential(Vec::loadu(at) - largest);
+        const Vec above = exponential(Vec::loadu(at) - shift);
         above.store(at);
         total = total + above;
       }
       largest.store(maximum + j);
-      largest.store(largest_yet + j);
+      shift.store(largest_yet + j);
       total.store(sum + j);
     }
   }

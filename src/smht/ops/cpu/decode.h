@@ -143,10 +143,14 @@ class DecodeCall {
   }
 
   CacheRows<Number> cache(const at::Tensor& cache) const {
-    TORCH_CHECK_VALUE(cache.dim() == 4 && cache.size(0) == batch && cache.size(1) == heads && cache.size(3) == width &&
-                          (cache.stride(3) == 1 || width == 1),
+    TORCH_CHECK_VALUE(cache.dim() == 4 && cache.size(0) == batch && cache.size(1) == heads && cache.size(3) == width,
                       "split_decode: a cache must be [B, H, S, K] = [", batch, ", ", heads, ", S, ", width, "], got ",
                       cache.sizes());
+    TORCH_CHECK_VALUE(cache.stride(3) == 1 || width == 1,
+                      "split_decode: the channels of a cache must lie side by side, got strides ", cache.strides());
+    for (int64_t axis = 0; axis < 3; ++axis)
+      TORCH_CHECK_VALUE(cache.stride(axis) > 0 || cache.size(axis) == 1,
+                        "split_decode: a cache that is written must not be expanded, got strides ", cache.strides());
     TORCH_CHECK_VALUE(0 <= past && past < cache.size(2), "split_decode: a cache of ", cache.size(2),
                       " tokens has no place for token ", past);
     TORCH_CHECK_TYPE(cache.scalar_type() == c10::CppTypeToScalarType<Number>::value,

@@ -15,7 +15,7 @@
 namespace smht {
 namespace {
 
-constexpr int64_t kTokens = 48;          // rows of a tile: a multiple of the micro-kernel's
+constexpr int64_t kTokens = 48;          // rows of a tile: a multiple of the micro-kernel's rows
 constexpr int64_t kBackwardTokens = 96;  // more, as each tile adds into the weights' gradients
 constexpr int64_t kSlice = 256;          // hidden channels at a time
 constexpr int64_t kLeastChunk = 480, kMostChunks = 16;

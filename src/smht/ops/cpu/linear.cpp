@@ -10,7 +10,7 @@
 namespace smht {
 namespace {
 
-constexpr int64_t kTokens = 96;  // rows of a tile: a multiple of the micro-kernel's
+constexpr int64_t kTokens = 96;  // rows of a tile: a multiple of the micro-kernel's rows
 constexpr int64_t kLeastChunk = 480, kMostChunks = 16;
 
 struct Shape {

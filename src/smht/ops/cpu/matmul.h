@@ -71,7 +71,8 @@ void for_each_panel(int64_t columns, Work work) {
   for (int64_t j = 0; j < columns; j += kPanel) work(j, std::min(kPanel, columns - j));
 }
 
-// C[rows, columns] = A·B, or C += A·B. `columns` is rounded up to whole vectors; `depth` counts elements.
+// C[rows, columns] = A·B, or C += A·B. `columns` is rounded up to whole vectors; `depth` counts elements, of which
+// there is at least one, or C is left as it is.
 template <class Product>
 void multiply(int64_t rows, int64_t columns, int64_t depth, Left<typename Product::Element> a,
               Right<typename Product::Element> b, float* c, int64_t c_stride, bool add);

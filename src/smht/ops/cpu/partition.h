@@ -65,7 +65,7 @@ class Partials {
     return numbers_.mutable_data_ptr<float>() + (chunk * heads_ + head) * size_;
   }
 
-  // The sum over chunks of one head's numbers, in place of the first chunk's; zero without chunks.
+  // Puts the sum over chunks of one head's numbers into `result`; zero without chunks.
   void sum(int64_t head, float* result) {
     clear(result, size_);
     for (int64_t chunk = 0; chunk < chunks_; ++chunk) {

@@ -44,6 +44,7 @@ class Workspace {
     if (taken() == blocks.size()) blocks.emplace_back();
     auto& block = blocks[taken()++];
     if (block.count < count) {
+      block.count = 0;  // of what is freed now, should there be no room for more
       // Whole pages and one vector more: what is read as padding after the last row is there.
       block.memory.reset(static_cast<char*>(std::aligned_alloc(64, (count * 4 + 64 + 4095) / 4096 * 4096)));
       if (!block.memory) throw std::bad_alloc();

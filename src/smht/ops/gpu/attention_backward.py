@@ -79,13 +79,13 @@ def query_kernel(
     """Rows `[BM, K]` of `q` (which is there if it is `TURNED`), `r` and `dm`, and `δ`, of one head."""
     tiles = tl.cdiv(T, BM)
     head_of_batch = tl.program_id(0) // tiles
-    batch, head = (head_of_batch // H).to(tl.int64), head_of_batch % H
+    batch, head = (head_of_batch // H).to(tl.int64), (head_of_batch % H).to(tl.int64)
     tile = tiles - 1 - tl.program_id(0) % tiles
     rows = tile * BM + tl.arange(0, BM)
     inner = tl.arange(0, BK)
     x += batch * x_batch + head * K * x_column
     grad += batch * grad_batch + head * K * grad_column
-    mask += batch * mask_batch + head.to(tl.int64) * mask_head
+    mask += batch * mask_batch + head * mask_head
     start = batch * T * H * K + head * K
     line = head_of_batch.to(tl.int64) * T
     chosen_seed = tl.load(seed) if DROPOUT else 0
@@ -176,12 +176,12 @@ def key_kernel(
     """Rows `[BN, K]` of one head's `dx`; if keys are `TURNED`, of theirs and of `dx` as far as values give it."""
     tiles = tl.cdiv(T, BN)
     head_of_batch = tl.program_id(0) // tiles
-    batch, head = (head_of_batch // H).to(tl.int64), head_of_batch % H
+    batch, head = (head_of_batch // H).to(tl.int64), (head_of_batch % H).to(tl.int64)
     tile = tl.program_id(0) % tiles
     columns = tile * BN + tl.arange(0, BN)
     inner = tl.arange(0, BK)
     x += batch * x_batch + head * K * x_column
-    mask += batch * mask_batch + head.to(tl.int64) * mask_head
+    mask += batch * mask_batch + head * mask_head
     start = batch * T * H * K + head * K
     line = head_of_batch.to(tl.int64) * T
     chosen_seed = tl.load(seed) if DROPOUT else 0

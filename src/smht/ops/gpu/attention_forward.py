@@ -120,13 +120,13 @@ def forward_kernel(
     """
     tiles = tl.cdiv(T, BM)
     head_of_batch = tl.program_id(0) // tiles
-    batch, head = (head_of_batch // H).to(tl.int64), head_of_batch % H
+    batch, head = (head_of_batch // H).to(tl.int64), (head_of_batch % H).to(tl.int64)
     # Causal tiles with most keys start first, so that the last ones running are short.
     tile = tiles - 1 - tl.program_id(0) % tiles
     rows = tile * BM + tl.arange(0, BM)
     inner = tl.arange(0, BK)
     x += batch * x_batch + head * K * x_column
-    mask += batch * mask_batch + head.to(tl.int64) * mask_head
+    mask += batch * mask_batch + head * mask_head
     chosen_seed = tl.load(seed) if DROPOUT else 0
     start = batch * T * H * K + head * K
 

@@ -56,7 +56,7 @@ def turn_kernel(
     """Rows `[BM, K]` of one head's `q` and `k`."""
     tiles = tl.cdiv(T, BM)
     head_of_batch = tl.program_id(0) // tiles
-    batch, head = (head_of_batch // H).to(tl.int64), head_of_batch % H
+    batch, head = (head_of_batch // H).to(tl.int64), (head_of_batch % H).to(tl.int64)
     rows = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
     inner = tl.arange(0, BK)
     start = batch * T * H * K + head * K
@@ -87,7 +87,7 @@ def turn_back_kernel(
     """Rows `[BM, K]` of one head's gradients by `x·W_Q` and `x·W_K`, and of `dx`, of which `grad_values` is a part."""
     tiles = tl.cdiv(T, BM)
     head_of_batch = tl.program_id(0) // tiles
-    batch, head = (head_of_batch // H).to(tl.int64), head_of_batch % H
+    batch, head = (head_of_batch // H).to(tl.int64), (head_of_batch % H).to(tl.int64)
     rows = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
     inner = tl.arange(0, BK)
     start = batch * T * H * K + head * K
