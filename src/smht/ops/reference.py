@@ -1,5 +1,8 @@
 """The plain PyTorch meaning of each op: correct first, differentiable by autograd, any dtype and device.
 
+Attention is PyTorch's own, whose fused kernels have no second derivative: who wants that asks for the written-out one,
+`torch.nn.attention.sdpa_kernel(SDPBackend.MATH)`.
+
 Inside an op the head axis leads, `[H, B·T, K]`, so that every projection is one batched
 matrix product and no tensor is transposed in memory before the last one.
 """
