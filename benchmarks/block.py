@@ -14,6 +14,7 @@ The other is what has to be moved: each input, output, weight and gradient once,
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from dense_block import DenseBlock
@@ -148,15 +149,23 @@ def seconds_of_norms_and_sums(shape: Shape, kind: str, rounds: int) -> float:
     return 2 * (norm + add) if kind == FORWARD else 2 * (norm + norm_back) + 4 * add
 
 
-def limit(shape: Shape, kind: str, dtype: torch.dtype, rounds: int) -> float:
+class Machine(NamedTuple):
+    """Multiplications a second, in the products' dtype and in float32, and bytes copied."""
+
+    products: float
+    instructions: float
+    bandwidth: float
+
+
+def limit(shape: Shape, kind: str, machine: Machine, rounds: int) -> float:
     """Seconds that the split block takes at least; see the top of this file."""
     elements = shape.pairs * SOFTMAX_OPERATIONS[kind] + 4 * shape.rows * shape.hidden * GELU_OPERATIONS[kind]
     computed = (
-        shape.multiplications(kind, shape.heads, _FEWEST_PROJECTIONS) / peak(dtype, rounds)
-        + elements / peak(torch.float32, rounds)
+        shape.multiplications(kind, shape.heads, _FEWEST_PROJECTIONS) / machine.products
+        + elements / machine.instructions
         + seconds_of_norms_and_sums(shape, kind, rounds)
     )
-    return max(computed, shape.bytes(kind) / copy_bandwidth(rounds))
+    return max(computed, shape.bytes(kind) / machine.bandwidth)
 
 
 def figures_of(
@@ -191,11 +200,14 @@ def measure(shape: Shape, dtype: torch.dtype, rounds: int) -> list[Figure]:
     torch.manual_seed(0)
     table = variants(shape)
     x = torch.randn(shape.batch, shape.tokens, shape.hidden, requires_grad=True)
+    products = peak(dtype, rounds)
+    instructions = products if dtype == torch.float32 else peak(torch.float32, rounds)
+    machine = Machine(products, instructions, copy_bandwidth(rounds))
     figures = []
     for kind in KINDS:
         taken = time_variants(table, kind, dtype, x, rounds)
         title = f"{short_name(dtype)} D={shape.hidden} {kind}"
-        figures += figures_of(title, shape, kind, dtype, taken, limit(shape, kind, dtype, rounds))
+        figures += figures_of(title, shape, kind, dtype, taken, limit(shape, kind, machine, rounds))
     return figures
 
 
