@@ -10,8 +10,9 @@ import pytest
 from _pytest.monkeypatch import MonkeyPatch
 
 from helpers.command_line import FOUR_STEPS, TINY, Result, succeed
+from helpers.together import untimed
+from smht.tasks import language_modelling
 from smht.training import train as training
-from smht.training.calibration import Calibration
 
 _WORDS = ["def", "return", "self", "for", "in", "range", "the", "split", "head", "of", "a", "block", "<eos>", "é"]
 
@@ -33,12 +34,18 @@ def text() -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes) -> Path:
-    """The working directory of every test: `text.txt` is in it, and nothing measures how fast the machine is."""
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes) -> Iterator[Path]:
+    """The working directory of every test: `text.txt` is in it.
+
+    Nothing measures how fast the machine is, and runs end without pictures and with a short sample: `first_call` has
+    them whole.
+    """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(training, "calibrate", lambda *arguments: Calibration(0.01, 0.01, 1_000_000))
+    monkeypatch.setattr(training, "draw_plots", lambda *arguments: [])
+    monkeypatch.setattr(language_modelling, "_SAMPLE_TOKENS", 8)
     (tmp_path / "text.txt").write_bytes(text)
-    return tmp_path
+    with untimed():
+        yield tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.command_line import Result, refuse, succeed
+from helpers.together import untimed
 
 TINY = ("--hidden-size", "16", "--num-hidden-layers", "1", "--num-attention-heads", "2", "--context", "16")
 BUDGET = ("--batch-size", "4", "--device", "cpu", "--steps", "4", "--evaluate-every", "2")
@@ -19,7 +20,7 @@ TEXTS = "text,label\n" + "".join(f"text {i},{'odd' if i % 2 else 'even'}\n" for 
 def classified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("classification")
     (folder / "texts.csv").write_text(TEXTS)
-    with pytest.MonkeyPatch.context() as patches:
+    with pytest.MonkeyPatch.context() as patches, untimed():
         patches.chdir(folder)
         return folder / "labels", succeed("train", "texts.csv", *FLAGS, "--output", "labels")
 

@@ -39,7 +39,8 @@ def become_a_folder(path: Path) -> None:
 
 
 DAMAGES: list[Callable[[Path], None]] = [Path.unlink, truncate, empty, fill_with_noise]
-GENERATE, EVALUATE, SUMMARY = ("generate", "copy", "a"), ("evaluate", "copy", "text.txt"), ("summary", "copy")
+GENERATE = ("generate", "copy", "a", "--max-new-tokens", "2")
+EVALUATE, SUMMARY = ("evaluate", "copy", "text.txt"), ("summary", "copy")
 RESUME = ("train", "--resume", "copy", "--steps", "5")
 FROM = ("train", "text.txt", "--from", "copy", "--output", "new")
 

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -127,10 +128,16 @@ def test_help_of_a_command_fits_a_terminal(command: str, monkeypatch: pytest.Mon
     assert "--json" in out
 
 
+@functools.cache
+def help_of(command: str) -> str:
+    """In one line."""
+    return " ".join(succeed(command, "--help").out.split())
+
+
 @pytest.mark.parametrize(("command", "parameter"), PARAMETERS, ids=lambda value: getattr(value, "name", value))
 def test_every_parameter_is_explained(command: str, parameter: Any) -> None:
     assert len(parameter.help) > 4
-    out = " ".join(succeed(command, "--help").out.split())
+    out = help_of(command)
     for name in (*parameter.opts, *parameter.secondary_opts):
         assert f"{name} " in out.replace("...", " ")
     assert " ".join(parameter.help.split()[:3]) in out
@@ -158,9 +165,15 @@ def test_flags_offer_what_the_library_knows() -> None:
         kinds, _ = get_args(TRAINING[name])
         assert get_args(get_args(kinds)[0]) == choices[name]
     for command in (compare, scaling):
-        text = " ".join(succeed(command.__name__, "--help").out.split()).replace("- ", "-")
+        text = help_of(command.__name__).replace("- ", "-")
         for word in (*BASES, *WORDS, *SETS, *SIZES, *LENGTHS):
             assert word in text
+
+
+@functools.cache
+def unchanged_config() -> dict[str, Any]:
+    """Of the model that `smht summary` takes without arguments."""
+    return succeed("summary", "--json").json["config"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +201,7 @@ def test_flags_offer_what_the_library_knows() -> None:
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_a_flag_reaches_the_architecture(arguments: tuple[str, ...], field: str, value: Any) -> None:
-    unchanged = succeed("summary", "--json").json["config"]
+    unchanged = unchanged_config()
     config = succeed("summary", "--json", *arguments).json["config"]
     assert config[field] == value != unchanged[field]
 

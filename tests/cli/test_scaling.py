@@ -6,7 +6,7 @@ import pytest
 
 from helpers.command_line import refuse, smht, succeed
 from helpers.comparisons import MEASURED
-from smht.comparison import report, rounds, setting
+from smht.comparison import report, rounds, scaling_law, setting
 from smht.comparison.progress import ComparisonDisplay
 from smht.comparison.report import ladder
 from smht.comparison.trial import TrialRun
@@ -25,10 +25,12 @@ SHORT = ("--budget", "tokens=160", "--seeds", "2")
 
 @pytest.fixture(autouse=True)
 def fixed_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is measured, little is drawn by lot, and no size has a report of its own."""
+    """Nothing is measured, little is drawn by lot, fits begin in few places, and no size has a report of its own."""
     monkeypatch.setattr(report, "write_report", lambda folder: (folder / "report.html").write_text("report"))
     monkeypatch.setattr(setting, "measure", lambda *arguments: MEASURED)
     monkeypatch.setattr(ladder, "REPLICATES", 5)
+    monkeypatch.setattr(scaling_law, "_SHARES", (0.5,))
+    monkeypatch.setattr(scaling_law, "_EXPONENTS", (0.3, 1.0))
 
 
 def test_it_says_what_it_will_do_and_ends_in_a_report() -> None:
@@ -75,7 +77,7 @@ def test_an_interrupted_ladder_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch
         if point["step"] == 3:
             signal.raise_signal(signal.SIGINT)
 
-    arguments = (*SCALING, *SHORT, "--output", "my folder")
+    arguments = (*SCALING, *SHORT[:2], "--seeds", "1", "--output", "my folder")
     with monkeypatch.context() as patches:
         patches.setattr(ComparisonDisplay, "show_point", show_and_stop)
         result = smht(*arguments)
@@ -94,7 +96,7 @@ def test_a_variant_without_a_law_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
         return advance(self, seconds)
 
     monkeypatch.setattr(TrialRun, "advance", fail)
-    result = smht(*SCALING, *SHORT, "--output", "here")
+    result = smht(*SCALING, *SHORT[:2], "--seeds", "1", "--output", "here")
     assert result.code == 1
     assert result.err.splitlines()[-1].startswith("smht: no law of dense: too few sizes have a result")
 

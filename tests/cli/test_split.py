@@ -10,9 +10,8 @@ from _pytest.monkeypatch import MonkeyPatch
 
 from helpers.command_line import FOUR_STEPS, TINY, refuse, smht, succeed
 from helpers.runs import edit_json, truncate
+from helpers.together import untimed
 from smht.conversion import source, splitting
-from smht.training import train as training
-from smht.training.calibration import Calibration
 from smht.training.interrupt import StopRequest
 from smht.training.run_folder import RunFolder
 
@@ -24,9 +23,8 @@ def dense_run(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> Path:
     """A finished dense run of four steps; not to be changed."""
     folder = tmp_path_factory.mktemp("dense")
     (folder / "text.txt").write_bytes(text)
-    with MonkeyPatch.context() as patches:
+    with MonkeyPatch.context() as patches, untimed():
         patches.chdir(folder)
-        patches.setattr(training, "calibrate", lambda *arguments: Calibration(0.01, 0.01, 1_000_000))
         succeed("train", "text.txt", *TINY, *FOUR_STEPS, *DENSE, "--output", "dense")
     return folder / "dense"
 

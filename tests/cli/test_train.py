@@ -67,6 +67,11 @@ def test_the_run_folder_is_whole(run: Path) -> None:
     assert set(record["results"]) == RESULTS
 
 
+def test_a_finished_run_has_its_picture(run: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert (run / "plots/learning-curve.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_tokenizer_knows_the_context(run: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(run)
     assert tokenizer.model_max_length == record_of(run)["settings"]["context"]

@@ -3,7 +3,7 @@
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers.layers import randomize
 from smht import SmhtConfig, SmhtForCausalLM, SmhtForSeq2SeqLM
@@ -54,6 +54,17 @@ def tiny_model(architecture: str = "shuffle", seed: int = 0, **changes: Any) -> 
 def tiny_seq2seq(architecture: str = "shuffle", **changes: Any) -> SmhtForSeq2SeqLM:
     """An encoder-decoder with the two special tokens that it needs, as `tiny` makes it."""
     return tiny(SmhtForSeq2SeqLM, architecture, **{**TWO_STACKS, **changes})
+
+
+def with_last_blocks_only(model: Model) -> Model:
+    """The model without blocks before the last one of each stack, which has all that blocks have: dealt channels too.
+
+    A compiler's time goes by the number of blocks, and each further block is the same to it.
+    """
+    for stack in list(model.modules()):
+        if isinstance(blocks := getattr(stack, "layers", None), nn.ModuleList):
+            stack.layers = blocks[-1:]
+    return model
 
 
 def random_tokens(batch: int = 2, tokens: int = 6, seed: int = 0) -> Tensor:

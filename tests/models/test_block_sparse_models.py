@@ -22,8 +22,8 @@ every_encoding = pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
 
 
 def make(stack: str, **changes: Any) -> SmhtModel:
-    options = {**(TWO_STACKS if stack == "encoder_decoder" else {}), "stack": stack, "use_cache": False, **SPARSE}
-    return tiny(SmhtModel, **{**options, **changes}).double()
+    options = {"stack": stack, "num_hidden_layers": 2, "use_cache": False, **SPARSE, **changes}
+    return tiny(SmhtModel, **(options if stack != "encoder_decoder" else {**TWO_STACKS, **options})).double()
 
 
 def padded_inputs(stack: str, pad: Any) -> tuple[dict[str, Tensor], Tensor]:
@@ -215,7 +215,7 @@ class LargestTensor(TorchDispatchMode):
 def largest_tensor(stack: str, encoding: str, **changes: Any) -> int:
     """In a forward and a backward pass over 512 tokens, with padding."""
     options = {"max_position_embeddings": 512, "sparse_block_size": 23, "position_embedding": encoding, **changes}
-    model = make(stack, num_hidden_layers=2, attn_implementation="sdpa", **options).train()
+    model = make(stack, attn_implementation="sdpa", **options).train()
     source, mask = left_padded(random_tokens(1, 500), 12)
     given = {"input_ids": source, "attention_mask": mask}
     if stack == "encoder_decoder":

@@ -1,5 +1,6 @@
 """`generate` with every position encoding and pattern, for decoders and encoder-decoders: caches, padding, beams."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -16,24 +17,33 @@ from smht.models.cache_argument import CACHE_ARGUMENT
 from smht.models.model import SmhtEncoder
 
 pytestmark = pytest.mark.usefixtures("silent_transformers")
+PATTERNS = ["full", "block_sparse"]
 every_encoding = pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
-every_pattern = pytest.mark.parametrize("pattern", ["full", "block_sparse"])
-every_placement = pytest.mark.parametrize("placement", NORM_PLACEMENTS)
-every_implementation = pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+every_pattern = pytest.mark.parametrize("pattern", PATTERNS)
 
-CACHES: list[dict[str, Any]] = [
-    {},
-    {"use_cache": False},
+CACHES: dict[str, dict[str, Any]] = {
+    "dynamic cache": {},
+    "no cache": {"use_cache": False},
     # Compilation is for test_family_compilation.
-    {"cache_implementation": "static", "disable_compile": True},
+    "static cache": {"cache_implementation": "static", "disable_compile": True},
+}
+every_cache = pytest.mark.parametrize("cache", CACHES)
+PATHS = [
+    (encoding, pattern, NORM_PLACEMENTS[number // 2 % 2], ["sdpa", "eager"][number % 2], cache)
+    for number, (pattern, encoding, cache) in enumerate(itertools.product(PATTERNS, POSITION_ENCODINGS, CACHES))
 ]
-NAMES = ["dynamic cache", "no cache", "static cache"]
-NEW_TOKENS = 11
+"""All values meet in threes, but for an encoding, a placement and a cache, which meet in twos."""
+
+every_path = pytest.mark.parametrize(("encoding", "pattern", "placement", "implementation", "cache"), PATHS)
+NEW_TOKENS = 7
+"""Enough to begin a third sparse block of three tokens."""
 
 
 def fields(encoding: str, pattern: str, placement: str = "pre", implementation: str = "sdpa") -> dict[str, Any]:
     sparse = {"sparse_block_size": 3} if pattern == "block_sparse" else {}
     return {
+        "num_hidden_layers": 2,  # channels are dealt between two blocks
+        "tie_word_embeddings": False,  # with a tied head texts repeat one token
         "position_embedding": encoding,
         "attention_pattern": pattern,
         "norm_placement": placement,
@@ -81,32 +91,24 @@ GREEDY: dict[str, Any] = {
 }
 
 
-@every_encoding
-@every_pattern
-@every_placement
-@every_implementation
-@pytest.mark.parametrize("options", CACHES, ids=NAMES)
+@every_path
 @torch.no_grad()
 def test_decoders_write_the_same_with_any_cache(
-    encoding: str, pattern: str, placement: str, implementation: str, options: dict[str, Any]
+    encoding: str, pattern: str, placement: str, implementation: str, cache: str
 ) -> None:
     model = tiny_model(**fields(encoding, pattern, placement, implementation)).double()
-    produced = model.generate(random_tokens(2, 5), **GREEDY, **options)
+    produced = model.generate(random_tokens(2, 5), **GREEDY, **CACHES[cache])
     assert_greedy(produced, model(produced.sequences[:, :-1], use_cache=False).logits[:, 4:])
 
 
-@every_encoding
-@every_pattern
-@every_placement
-@every_implementation
-@pytest.mark.parametrize("options", CACHES, ids=NAMES)
+@every_path
 @torch.no_grad()
 def test_encoder_decoders_write_the_same_with_any_cache(
-    encoding: str, pattern: str, placement: str, implementation: str, options: dict[str, Any]
+    encoding: str, pattern: str, placement: str, implementation: str, cache: str
 ) -> None:
     model = tiny_seq2seq(**fields(encoding, pattern, placement, implementation)).double()
     source = random_tokens(2, 7)
-    produced = model.generate(source, attention_mask=torch.ones_like(source), **GREEDY, **options)
+    produced = model.generate(source, attention_mask=torch.ones_like(source), **GREEDY, **CACHES[cache])
     assert (produced.sequences[:, 0] == 1).all()
     logits = model(source, decoder_input_ids=produced.sequences[:, :-1], use_cache=False).logits
     assert_greedy(produced, logits)
@@ -121,30 +123,41 @@ def padded_rows(pad: Any) -> tuple[Tensor, Tensor]:
     return torch.cat([ids for ids, _ in rows]), torch.cat([mask for _, mask in rows])
 
 
-@every_encoding
-@every_pattern
-@pytest.mark.parametrize("options", CACHES, ids=NAMES)
-def test_decoders_take_prompts_padded_on_the_left(encoding: str, pattern: str, options: dict[str, Any]) -> None:
+@functools.cache
+def texts_of_rows(encoding: str, pattern: str) -> tuple[SmhtForCausalLM, list[Tensor]]:
+    """A model, and how it goes on after each row alone."""
     model = tiny_model(**fields(encoding, pattern)).double()
-    input_ids, mask = padded_rows(left_padded)
-    produced = model.generate(
-        input_ids, attention_mask=mask, do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0, **options
-    )
-    for number, row in enumerate(ROWS):
-        assert torch.equal(produced[number, 7 - row.shape[1] :], greedy(model, row)[0])
+    return model, [greedy(model, row)[0] for row in ROWS]
+
+
+@functools.cache
+def targets_of_rows(encoding: str, pattern: str) -> tuple[SmhtForSeq2SeqLM, Tensor]:
+    """A model, and the targets that it writes for each row alone."""
+    model = tiny_seq2seq(**fields(encoding, pattern)).double()
+    return model, torch.cat([greedy_target(model, row) for row in ROWS])
 
 
 @every_encoding
 @every_pattern
-@pytest.mark.parametrize("options", CACHES, ids=NAMES)
-def test_encoder_decoders_take_sources_padded_on_either_side(
-    encoding: str, pattern: str, options: dict[str, Any]
-) -> None:
-    model = tiny_seq2seq(**fields(encoding, pattern)).double()
-    expected = torch.cat([greedy_target(model, row) for row in ROWS])
+@every_cache
+def test_decoders_take_prompts_padded_on_the_left(encoding: str, pattern: str, cache: str) -> None:
+    model, texts = texts_of_rows(encoding, pattern)
+    input_ids, mask = padded_rows(left_padded)
+    options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "pad_token_id": 0, **CACHES[cache]}
+    produced = model.generate(input_ids, attention_mask=mask, **options)
+    for row, text in zip(produced, texts, strict=True):
+        assert torch.equal(row[-len(text) :], text)
+
+
+@every_encoding
+@every_pattern
+@every_cache
+def test_encoder_decoders_take_sources_padded_on_either_side(encoding: str, pattern: str, cache: str) -> None:
+    model, expected = targets_of_rows(encoding, pattern)
+    options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, **CACHES[cache]}
     for pad in (left_padded, right_padded):
         source, mask = padded_rows(pad)
-        produced = model.generate(source, attention_mask=mask, do_sample=False, max_new_tokens=NEW_TOKENS, **options)
+        produced = model.generate(source, attention_mask=mask, **options)
         assert torch.equal(produced, expected)
 
 
@@ -154,9 +167,11 @@ def test_a_target_may_be_begun_by_the_caller(encoding: str, pattern: str) -> Non
     model = tiny_seq2seq(**fields(encoding, pattern)).double()
     source = random_tokens(2, 7)
     expected = greedy_target(model, source)
-    options: dict[str, Any] = {"attention_mask": torch.ones_like(source), "do_sample": False, "max_new_tokens": 7}
-    for cache in CACHES:
-        produced = model.generate(source, decoder_input_ids=expected[:, :5], **options, **cache)
+    options: dict[str, Any] = {"attention_mask": torch.ones_like(source), "do_sample": False}
+    for cache in CACHES.values():
+        produced = model.generate(
+            source, decoder_input_ids=expected[:, :5], max_new_tokens=NEW_TOKENS - 4, **options, **cache
+        )
         assert torch.equal(produced, expected)
 
 
@@ -185,8 +200,8 @@ def log_likelihoods(model: SmhtForSeq2SeqLM, source: Tensor, targets: list[list[
 )
 @pytest.mark.parametrize("padding", [0, 2])
 def test_beam_search_finds_what_enumeration_finds(encoding: str, pattern: str, seed: int, padding: int) -> None:
-    special = {"vocab_size": VOCABULARY, "eos_token_id": END}
-    model = tiny_seq2seq(seed=seed, **special, **fields(encoding, pattern)).double()
+    special = {"vocab_size": VOCABULARY, "eos_token_id": END, "tie_word_embeddings": True}
+    model = tiny_seq2seq(**{**fields(encoding, pattern), **special}, seed=seed).double()
     source, targets = torch.tensor([[3, 0, 1, 3]]), every_target()
     best = sorted(zip(log_likelihoods(model, source, targets), targets, strict=True), reverse=True)[:6]
     assert {len(target) for _, target in best} >= {2, LENGTH}, "other lengths show that the end ends a target"
@@ -215,15 +230,15 @@ def test_beams_share_caches_rightly(encoding: str, pattern: str) -> None:
     model = tiny_seq2seq(**fields(encoding, pattern)).double()
     source, mask = padded_rows(left_padded)
     options = {"num_beams": 3, "do_sample": False, "max_new_tokens": 9, "num_return_sequences": 2}
-    results = [model.generate(source, attention_mask=mask, **options, **cache) for cache in CACHES]
+    results = [model.generate(source, attention_mask=mask, **options, **cache) for cache in CACHES.values()]
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
     first, second = results[0].unflatten(0, (3, 2)).unbind(1)
     assert (first != second).any(-1).all()
 
 
 @pytest.mark.parametrize("layers", [(1, 3), (3, 1), (2, None)], ids=["more in the decoder", "fewer", "not given"])
-@pytest.mark.parametrize("options", CACHES[::2], ids=["dynamic", "static"])
-def test_stacks_of_different_depth(layers: tuple[int, int | None], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("cache_name", ["dynamic cache", "static cache"])
+def test_stacks_of_different_depth(layers: tuple[int, int | None], cache_name: str) -> None:
     model = tiny_seq2seq(num_hidden_layers=layers[0], num_decoder_layers=layers[1]).double()
     assert len(model.model.encoder.layers) == layers[0]
     assert len(model.model.decoder.layers) == (layers[1] or layers[0])
@@ -234,17 +249,17 @@ def test_stacks_of_different_depth(layers: tuple[int, int | None], options: dict
         do_sample=False,
         max_new_tokens=NEW_TOKENS,
         return_dict_in_generate=True,
-        **options,
+        **CACHES[cache_name],
     )
     assert torch.equal(produced.sequences, greedy_target(model, source))
     cache = produced[CACHE_ARGUMENT]
     assert isinstance(cache, EncoderDecoderCache)
     for part in (cache.self_attention_cache, cache.cross_attention_cache):
         assert len(part.layers) == (layers[1] or layers[0])
-    assert isinstance(cache.self_attention_cache, DynamicCache) == (not options)
+    assert isinstance(cache.self_attention_cache, DynamicCache) == (cache_name == "dynamic cache")
 
 
-@pytest.mark.parametrize("options", [*CACHES, {"num_beams": 3}], ids=[*NAMES, "beams"])
+@pytest.mark.parametrize("options", [*CACHES.values(), {"num_beams": 3}], ids=[*CACHES, "beams"])
 def test_the_source_is_encoded_once_and_its_keys_are_projected_once(options: dict[str, Any]) -> None:
     model, calls = tiny_seq2seq(), []
     model.model.encoder.register_forward_hook(lambda *_: calls.append("encoder"))

@@ -18,7 +18,7 @@ SPARSE: dict[str, Any] = {"attention_pattern": "block_sparse", "sparse_block_siz
 
 
 def make(stack: str, **fields: Any) -> SmhtModel:
-    options = {"stack": stack, "hidden_dropout": 0.2, "attention_dropout": 0.2, **fields}
+    options = {"stack": stack, "num_hidden_layers": 2, "hidden_dropout": 0.2, "attention_dropout": 0.2, **fields}
     return tiny(SmhtModel, **(options if stack != "encoder_decoder" else {**TWO_STACKS, **options})).double().train()
 
 

@@ -32,7 +32,7 @@ ENCODINGS = ["learned", "sinusoidal", "rotary", "none"]
 def test_text_is_that_of_the_composed_path(
     encoding: str, architecture: str, placement: str, mode: str, calls: list[int]
 ) -> None:
-    model = tiny_model(architecture, position_embedding=encoding, norm_placement=placement)
+    model = tiny_model(architecture, position_embedding=encoding, norm_placement=placement, num_hidden_layers=2)
     ids, mask = left_padded(random_tokens(1, 5), 3)
     prompt = torch.cat([ids, random_tokens(2, 8, seed=1)])
     mask = torch.cat([mask, torch.ones(2, 8, dtype=torch.long)])
