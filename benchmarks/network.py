@@ -8,6 +8,7 @@ iproute2 and the right to make namespaces (`unshare -Urnm`).
     python benchmarks/network.py [--rate 100mbit] [--hidden-size 768] [--layers 12] [--tokens 512] [--steps 3] [--json]
 """
 
+import ctypes
 import json
 import os
 import subprocess
@@ -18,8 +19,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
+import torch.multiprocessing
 from reporting import Figure, parser, report
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -45,15 +48,25 @@ for rank in 0 1; do
     ip -n rank$rank link set veth$rank up
     ip netns exec rank$rank tc qdisc add dev veth$rank root tbf rate RATE burst 64kb latency 400ms
 done
-run 1 & other=$!
-run 0
-wait $other
 """
+CLONE_NEWNET = 0x40000000
+"""As Linux has it; before 3.12 Python has no `os.setns`."""
+
+
+def enter(namespace: str) -> None:
+    """Make a network namespace that of this process.
+
+    Raises:
+        OSError: the system does not let us.
+    """
+    with Path("/run/netns", namespace).open() as there:
+        if ctypes.CDLL(None, use_errno=True).setns(there.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), there.name)
 
 
 def sent_by(interface: str) -> int:
-    """Bytes that have left an interface."""
-    return int(Path(f"/sys/class/net/{interface}/statistics/tx_bytes").read_text())
+    """Bytes that have left an interface of this process's namespace."""
+    return psutil.net_io_counters(pernic=True, nowrap=False)[interface].bytes_sent
 
 
 def blocks_of(kind: str, chosen: Namespace) -> tuple[nn.ModuleList, int]:
@@ -106,6 +119,7 @@ def measure(kind: str, chosen: Namespace, interface: str) -> dict[str, float]:
 
 def work(rank: int, chosen: Namespace) -> None:
     """What a rank does in its namespace; the first writes what it measured."""
+    enter(f"rank{rank}")
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = interface = f"veth{rank}"
     dist.init_process_group("gloo", "tcp://10.9.0.1:29400", world_size=RANKS, rank=rank)
@@ -124,8 +138,8 @@ def run_in_namespaces(chosen: Namespace) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         into = str(Path(folder, "measured.json"))
         sizes = [f"--{name}={getattr(chosen, name.replace('-', '_'))}" for name in SIZES]
-        script = f'ip netns exec rank$1 "{sys.executable}" "{__file__}" --into "{into}" {" ".join(sizes)} --rank $1'
-        shell = f"run() {{ {script}; }}\n{SETUP.replace('RATE', chosen.rate)}"
+        program = f'exec "{sys.executable}" "{__file__}" --into "{into}" {" ".join(sizes)}'
+        shell = SETUP.replace("RATE", chosen.rate) + program
         done = subprocess.run(["unshare", "-Urnm", "bash", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"no two namespaces with a link of {chosen.rate} here: {done.stderr.strip()}")
@@ -162,10 +176,10 @@ def main() -> None:
     arguments.add_argument("--tokens", type=int, default=512)
     arguments.add_argument("--steps", type=int, default=3)
     arguments.add_argument("--into", help="where a rank writes; for this program's own use")
-    arguments.add_argument("--rank", type=int, help="which one this is; for this program's own use")
     chosen = arguments.parse_args()
-    if chosen.rank is not None:
-        work(chosen.rank, chosen)
+    if chosen.into is not None:
+        # Copies of a process that has computed nothing; interpreters would import everything again.
+        torch.multiprocessing.start_processes(work, (chosen,), RANKS, start_method="fork")  # pyright: ignore[reportPrivateImportUsage]
     else:
         report(figures_of(run_in_namespaces(chosen)), chosen.json)
 

@@ -116,7 +116,8 @@ def main() -> None:
     figures = []
     for ranks in chosen.ranks or [2, 4]:
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(work, (ranks, folder, chosen), nprocs=ranks)  # pyright: ignore[reportPrivateImportUsage]
+            # This process has computed nothing, so copies of it are sound; interpreters would import everything again.
+            torch.multiprocessing.start_processes(work, (ranks, folder, chosen), ranks, start_method="fork")  # pyright: ignore[reportPrivateImportUsage]
             figures += figures_of(ranks, json.loads(Path(folder, "counted.json").read_text()))
     report(figures, chosen.json)
 

@@ -3,10 +3,10 @@
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 
+from helpers import forks
 from helpers.benchmarks import FOLDER
 
 SIZES = ("--hidden-size", "64", "--heads", "4", "--layers", "2", "--tokens", "32", "--steps", "2")
@@ -24,10 +24,9 @@ def may_make_namespaces() -> bool:
 def test_interfaces_send_what_is_counted() -> None:
     if not may_make_namespaces():
         pytest.skip("no network namespaces and veth pairs here")
-    command = [sys.executable, str(FOLDER / "network.py"), *SIZES, "--rate", "100mbit", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    values = {figure["name"]: figure["value"] for figure in json.loads(done.stdout)}
+    code, told, errors = forks.run(FOLDER / "network.py", *SIZES, "--rate", "100mbit", "--json", timeout=240)
+    assert code == 0, errors
+    values = {figure["name"]: figure["value"] for figure in json.loads(told)}
     for name in ("tensor parallel, dense", "by head", "by head, shuffle"):
         counted, sent = values[f"{name}: counted"], values[f"{name}: sent by the interface"]
         messages = values[f"{name}: collectives"]

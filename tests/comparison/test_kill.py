@@ -1,11 +1,10 @@
 """kill -9 at random moments, the same command each time: the results are those of an undisturbed comparison."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import forks
 
 KILLS = 3
 """More of them, and other moments: `python tests/comparison/kill_driver.py FOLDER 20 SEED`."""
@@ -15,13 +14,7 @@ KILLS = 3
 @pytest.mark.timeout(600)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     driver = Path(__file__).with_name("kill_driver.py")
-    paths = os.pathsep.join([str(driver.parents[1]), *sys.path])
-    result = subprocess.run(
-        [sys.executable, driver, tmp_path, str(KILLS), "0"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    kills, finished = map(int, result.stdout.split())
+    code, told, errors = forks.run(driver, tmp_path, KILLS, 0, timeout=600)
+    assert code == 0, errors[-3000:]
+    kills, finished = map(int, told.split())
     assert kills >= KILLS and finished >= 1

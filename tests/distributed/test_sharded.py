@@ -10,19 +10,22 @@ from smht.distributed.mesh import Mesh
 
 
 @pytest.mark.parametrize(
-    ("mesh", "changes"),
+    ("mesh", "steps", "changes"),
     [
-        (Mesh(shard=2), {"mixing": "shuffle", "tie_word_embeddings": True, "vocab_size": 24}),
-        (Mesh(shard=2), {"split": (), "position_embedding": "rotary", "vocab_size": 24}),
-        (Mesh(data=2, shard=2), {"split": ("qkv",), "projection_bias": True, "vocab_size": 24}),
+        (Mesh(shard=2), 50, {"mixing": "shuffle", "tie_word_embeddings": True, "vocab_size": 24}),
+        (Mesh(shard=2), 20, {"split": (), "position_embedding": "rotary", "vocab_size": 24}),
+        (Mesh(data=2, shard=2), 50, {"split": ("qkv",), "projection_bias": True, "vocab_size": 24}),
     ],
     ids=["split", "dense", "replicas"],
 )
-def test_steps_are_those_of_one_process(world: Worlds, mesh: Mesh, changes: dict[str, Any]) -> None:
-    for expected, found, norm_errors, weight_error in world.run(mesh.size, programs.train_both, mesh, changes, 50):
-        assert found == pytest.approx(expected, rel=1e-6)  # the loss is rounded to float32
-        assert len(set(expected)) == 50
-        assert max(norm_errors) < 1e-7
+def test_steps_are_those_of_one_process(world: Worlds, mesh: Mesh, steps: int, changes: dict[str, Any]) -> None:
+    outcomes = world.run(mesh.size, programs.train_both, mesh, {"num_hidden_layers": 2, **changes}, steps)
+    losses, norms = zip(*outcomes[0][0], strict=True)
+    assert len(set(losses)) == steps
+    for _, found, weight_error in outcomes:
+        found_losses, found_norms = zip(*found, strict=True)
+        assert found_losses == pytest.approx(losses, rel=1e-6)  # the loss is rounded to float32
+        assert found_norms == pytest.approx(norms, rel=1e-7)
         assert weight_error < 1e-7
 
 

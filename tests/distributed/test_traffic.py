@@ -1,12 +1,11 @@
 """What the counter says beside what was counted by hand."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from helpers import forks
 from helpers import traffic as programs
 from helpers.benchmarks import FOLDER
 from helpers.processes import Worlds
@@ -85,10 +84,9 @@ def test_a_collective_that_is_not_known_is_not_left_out(world: Worlds) -> None:
 @pytest.mark.slow
 def test_benchmark_at_a_tiny_size() -> None:
     sizes = ["--ranks", "2", "--hidden-size", "64", "--heads", "4", "--layers", "2", "--tokens", "5"]
-    command = [sys.executable, str(FOLDER / "traffic.py"), *sizes, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    code, told, errors = forks.run(FOLDER / "traffic.py", *sizes, "--json", timeout=120)
+    assert code == 0, errors
+    figures: list[dict[str, Any]] = json.loads(told)
     values = {figure["name"]: figure["value"] for figure in figures}
     vector, pair = 5 * 64 * 4, 5 * 2 * 4
     # An all-reduce between two ranks sends as much as the vector is long; two a block, forward and backward each.

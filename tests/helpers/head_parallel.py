@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.hugging_face import enable_gradient_checkpointing
@@ -83,15 +84,30 @@ def relative_error(expected: Tensor, found: Tensor | None, smallest: float = 1e-
     return float((expected - found).abs().max() / expected.abs().max().clamp_min(smallest))
 
 
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """As runs have it."""
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1, fused=True)
+
+
+@torch.no_grad()
+def share_first(model: nn.Module, ranks: Ranks) -> None:
+    """Give all ranks the weights that rank 0 has."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter, group=ranks.group, group_src=0)
+
+
 def train_both(ranks: Ranks, changes: dict[str, Any], steps: int) -> tuple[list[float], list[float], float]:
-    """Losses of the whole model and of its parts, trained alike, and the largest difference of a weight at the end."""
+    """Losses of the whole model, which rank 0 trains, and of its parts, trained alike, and the largest difference of a
+    weight at the end."""
     config = tiny_config(**changes)
     whole, part = make_models(config, ranks, torch.float64)
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1) for model in (whole, part)]
+    optimizers = [adamw(model) for model in (whole, part)]
     losses: tuple[list[float], list[float]] = ([], [])
     for step in range(steps):
         batch = make_batch(config, seed=step)
         for model, optimizer, kept in zip((whole, part), optimizers, losses, strict=True):
+            if model is whole and ranks.rank > 0:
+                continue
             optimizer.zero_grad()
             loss = model(**batch, skip_logits=True).loss
             loss.backward()
@@ -101,6 +117,7 @@ def train_both(ranks: Ranks, changes: dict[str, Any], steps: int) -> tuple[list[
                 nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
             optimizer.step()
             kept.append(loss.item())
+    share_first(whole, ranks)
     state = dict(whole.named_parameters())
     with torch.no_grad():
         errors = [float((cut(state[name], axis, ranks) - own).abs().max()) for name, own, axis in axes_of(part)]

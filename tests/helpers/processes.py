@@ -1,10 +1,11 @@
 """Processes that stay for all tests, so that starting them is paid once: worlds of gloo, and programs that they run.
 
-They are forked from one process that has imported everything and computed nothing. A program is a function of a module
-that the processes can import; it gets its `Ranks` and what the test gave. A process that fails sends its traceback; the
-others, which may wait for it, are killed then, and new ones are made for the next test.
+They are forked from one process that has imported everything and computed nothing (`helpers.forks`). A program is a
+function of a module that the processes can import; it gets its `Ranks` and what the test gave. A process that fails
+sends its traceback; the others, which may wait for it, are killed then, and new ones are made for the next test.
 """
 
+import gc
 import multiprocessing.connection
 import os
 import tempfile
@@ -17,11 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from helpers import forks
+
 SECONDS = 120
 """How long a program may take, the first one with the start of the processes, and a process wait for another."""
-
-
-_IMPORTED_ONCE = ["smht.cli.main", "smht.training.train", "smht.distributed.head_parallel", "transformers.trainer"]
 
 
 class Worlds:
@@ -94,8 +94,7 @@ class World:
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_IMPORTED_ONCE)
+        context = forks.context()
         for rank in range(self.size):
             here, there = context.Pipe()
             store = str(Path(self._folder.name) / "store")
@@ -115,6 +114,7 @@ def _receive(pipe: Connection) -> tuple[bool, Any]:
 
 def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
     """Run programs until the other end of the pipe is gone."""
+    gc.freeze()  # else each collection goes through all that was imported
     # Read when the processor's kernels are first looked for; they are no concern here and take time to compile.
     os.environ["SMHT_BACKEND"] = "reference"
     import torch

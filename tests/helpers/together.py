@@ -1,14 +1,20 @@
 """`smht` called on ranks that are there already, and in processes that it starts itself."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, chdir, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from helpers import forks
 from helpers.command_line import FOUR_STEPS, TINY, Result, smht
+from smht.cli.main import main
+from smht.distributed import launch
 from smht.distributed import processes as module
 from smht.distributed.processes import Processes
 from smht.distributed.ranks import Ranks
@@ -67,16 +73,21 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "smht", *map(str, arguments)]
 
 
-def call(folder: Path, *arguments: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`smht` in a process of its own, which may start more."""
-    done = subprocess.run(
-        command(*arguments),
-        cwd=folder,
-        env=environment_of_processes(**environment),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done
+def forked(folder: Path, errors: Path, *arguments: object) -> forks.Program:
+    """`smht` in a copy of a process that has imported everything; so are the processes that it starts itself."""
+    code = "from helpers import together; together.main_with_forks()"
+    words = ["-c", code, *map(str, arguments)]
+    return forks.Program(words, environment_of_processes(), folder, out=Path(os.devnull), err=errors)
+
+
+def main_with_forks() -> None:
+    """`smht`, which copies itself where it would start interpreters."""
+
+    def fork(command: list[str], env: Mapping[str, str], stdin: int | None) -> forks.Program:
+        return forks.Program(command[1:], env, Path.cwd(), of=multiprocessing.get_context("fork"))
+
+    with (
+        untimed(),
+        patch.object(launch, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork})),
+    ):
+        main()

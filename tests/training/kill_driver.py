@@ -23,7 +23,7 @@ from smht.training.checkpoint import checkpoint_path
 from smht.training.request import TrainRequest
 from smht.training.run_folder import RunFolder
 
-STEPS = 60
+STEPS = 24
 
 
 def train(request: TrainRequest, run: Path) -> None:

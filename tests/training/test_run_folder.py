@@ -1,8 +1,7 @@
 import errno
 import json
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from helpers import forks
 from helpers.errors import refused
 from helpers.runs import RECORD, edit_json, make_model, truncate
 from smht.errors import SmhtError
@@ -288,9 +288,9 @@ for write in (save_model, save_optimizer, append):
 @pytest.mark.slow
 def test_a_real_limit_is_reported_and_spoils_nothing(run: RunFolder) -> None:
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, run.path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    code, told, errors = forks.run("-c", FULL_DISK, run.path, timeout=120)
+    assert code == 0, errors
+    lines = told.splitlines()
     assert len(lines) == 3
     assert [line.split(" could not be written: ")[0] for line in lines] == [
         "the best model",
@@ -306,20 +306,23 @@ def test_a_real_limit_is_reported_and_spoils_nothing(run: RunFolder) -> None:
 def test_of_two_that_make_the_same_run_one_is_refused_and_touches_nothing(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from smht.training.run_folder import RunFolder\n"
-        "run = RunFolder(sys.argv[1]); run.refuse_if_taken(); print('ready', flush=True); sys.stdin.readline()\n"
-        "with run.claimed(): time.sleep(0.3); run.path.mkdir(); (run.path / 'run.json').write_text(sys.argv[2])\n"
+        "run, name, beside = RunFolder(sys.argv[1]), sys.argv[2], Path(sys.argv[3])\n"
+        "run.refuse_if_taken(); (beside / f'{name} is ready').touch()\n"
+        "while len(list(beside.glob('* is ready'))) < 2: time.sleep(0.001)\n"
+        "with run.claimed(): time.sleep(0.3); run.path.mkdir(); (run.path / 'run.json').write_text(name)\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "runs" / "new")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    racers = [subprocess.Popen([*command, name], **pipes) for name in "ab"]
-    for racer in racers:
-        assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    errors = {name: racer.communicate()[1] for name, racer in zip("ab", racers, strict=True)}
-    (winner,) = [name for name, racer in zip("ab", racers, strict=True) if racer.returncode == 0]
-    assert (tmp_path / "runs" / "new" / "run.json").read_text() == winner
+    run = tmp_path / "runs" / "new"
+    words = ("-c", script, str(run))
+    racers = {
+        name: forks.Program([*words, name, str(tmp_path)], os.environ, tmp_path, err=tmp_path / f"{name}.err")
+        for name in "ab"
+    }
+    try:
+        codes = {name: racer.wait(timeout=60) for name, racer in racers.items()}
+    finally:
+        for racer in racers.values():
+            racer.kill()
+    (winner,) = [name for name, code in codes.items() if code == 0]
+    assert (run / "run.json").read_text() == winner
     (loser,) = {"a", "b"} - {winner}
-    assert "already holds a run" in errors[loser]
+    assert "already holds a run" in (tmp_path / f"{loser}.err").read_text()

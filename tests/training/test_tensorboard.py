@@ -1,10 +1,10 @@
 """TensorBoard's record where the disk is full: one line, not TensorBoard's traceback."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import forks
 
 LIMITED = """
 import resource, sys, time
@@ -26,7 +26,7 @@ except SmhtError as error:
 
 @pytest.mark.slow
 def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("the record for TensorBoard could not be written: ")
-    assert len(done.stdout.splitlines()) == 1
+    code, told, errors = forks.run("-c", LIMITED, tmp_path, timeout=120)
+    assert (code, errors) == (0, "")
+    assert told.startswith("the record for TensorBoard could not be written: ")
+    assert len(told.splitlines()) == 1
