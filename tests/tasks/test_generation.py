@@ -57,6 +57,9 @@ class Scripted:
     def new_cache(self) -> None:
         """It remembers by itself."""
 
+    def token_steps(self, cache: None, count: int) -> None:
+        """It has none."""
+
     def __call__(self, input_ids: Tensor, **arguments: object) -> SimpleNamespace:
         self.calls += 1
         return SimpleNamespace(logits=next(self._rows).clone()[None, None])
@@ -301,6 +304,14 @@ def test_extreme_temperatures_are_no_special_case(temperature: float) -> None:
 
 
 # Refusals
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0), Sampling(), Sampling(top_k=2), Sampling(top_p=0.5)])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_no_numbers_are_refused(sampling: Sampling, wrong: float) -> None:
+    logits = torch.full((4,), wrong) if wrong < 0 else torch.tensor([0.0, wrong, 1.0, -math.inf])
+    with refused("scores that are no numbers"):
+        choose(logits, sampling, torch.Generator())
 
 
 @pytest.mark.parametrize(

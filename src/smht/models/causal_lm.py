@@ -19,6 +19,7 @@ from smht.models.labels import check_labels
 from smht.models.model import SmhtModel
 from smht.models.next_token import run_next_token
 from smht.models.tensor_parallel import HEAD_PLAN
+from smht.models.token_steps import TokenSteps, token_steps
 
 
 class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
@@ -60,6 +61,19 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
     def new_cache(self) -> Cache:
         """An empty cache for generation, the one over which the model decodes fastest."""
         return preferred_cache(self, DynamicCache(config=self.config))
+
+    def token_steps(self, cache: Cache | None, count: int) -> TokenSteps | None:
+        """The logits of the next tokens, one by one, for a loop that has the model for itself: faster than by `forward`.
+
+        Args:
+            cache: from `new_cache`, after the tokens before.
+            count: how many tokens at most.
+
+        Returns:
+            From the newest tokens `[B]` to the logits after them `[B, V]`; None where `forward` has to be called, by
+            what is said in `smht.models.decoding`.
+        """
+        return token_steps(self, cache, count) if type(self) is SmhtForCausalLM else None
 
     @deprecate_old_cache_name
     @can_return_tuple

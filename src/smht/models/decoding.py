@@ -26,12 +26,12 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from smht import ops
 from smht.layers.fast_path import SDPA_FUNCTIONS
 from smht.models.cache_memory import WRITABLE, memory_of
 from smht.models.decoder_modules import weights_of
 from smht.models.preallocated_cache import PreallocatedCache
-from smht.ops.backend import has_kernel
+from smht.ops import DecoderWeights
+from smht.ops.backend import kernel_for
 
 if TYPE_CHECKING:
     from smht.models.causal_lm import SmhtForCausalLM
@@ -61,13 +61,9 @@ def decode_fused(
     Returns:
         `[B, 1, D]` or None.
     """
-    if torch.compiler.is_compiling() or torch.is_grad_enabled():
-        return None
     if hidden_states.shape[1] != 1 or type(cache) not in WRITABLE:
         return None
-    if not asks_for_output_alone(stack, kwargs) or not _attends_plainly(stack):
-        return None
-    weights = weights_of(stack)
+    weights = weights_for_one_call(stack, kwargs)
     memory = None if weights is None else memory_of(cache)
     if weights is None or memory is None:
         return None
@@ -75,15 +71,27 @@ def decode_fused(
         attention_mask = _key_mask(attention_mask, hidden_states.shape[0], memory.past)
         if attention_mask is None:
             return None
-    if not has_kernel("split_decode", hidden_states, weights, memory.keys, memory.values):
+    kernel = kernel_for("split_decode", hidden_states, weights, memory.keys, memory.values)
+    if kernel is None:
         return None
     rotation = stack.embed_positions.rotation(positions)
     turned = None if rotation is None else (rotation[0][:, 0], rotation[1][:, 0])
-    decoded = ops.split_decode(
-        hidden_states[:, 0], weights, memory.keys, memory.values, memory.past, mask=attention_mask, rotation=turned
+    factor = weights.head_dim**-0.5
+    # Without the detour by `ops.split_decode`: what it checks holds of a model.
+    decoded = kernel(
+        hidden_states[:, 0], weights, memory.keys, memory.values, memory.past, attention_mask, turned, factor
     )
     memory.take_in()
     return decoded[:, None]
+
+
+def weights_for_one_call(stack: "SmhtStack", kwargs: dict[str, Any]) -> DecoderWeights | None:
+    """The weights of a stack that decodes in one call, by what the table says of stack, modes and arguments."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return None
+    if not asks_for_output_alone(stack, kwargs) or not _attends_plainly(stack):
+        return None
+    return weights_of(stack)
 
 
 def preferred_cache(model: "SmhtForCausalLM", cache: Any) -> Any:
@@ -93,7 +101,7 @@ def preferred_cache(model: "SmhtForCausalLM", cache: Any) -> Any:
     stack = model.model
     is_compiled = any("forward" in vars(module) or module._compiled_call_impl for module in (model, stack))
     weights = None if is_compiled or not _attends_plainly(stack) else weights_of(stack)
-    if weights is None or not has_kernel("split_decode", weights.norm_weights[0], weights, [], []):
+    if weights is None or kernel_for("split_decode", weights.norm_weights[0], weights, [], []) is None:
         return cache
     return PreallocatedCache(len(stack.layers))
 

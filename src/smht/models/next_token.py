@@ -45,14 +45,15 @@ def run_next_token(
     """
     if input_ids is None or type(cache) not in WRITABLE or input_ids.dim() != 2 or input_ids.shape[1] != 1:
         return None
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or not _is_our_code(model):
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or not is_our_code(model):
         return None
     if not asks_for_output_alone(model, kwargs):
         return None
     return model.run(model.embed(input_ids, None), attention_mask, position_ids, cache)
 
 
-def _is_our_code(model: SmhtModel) -> bool:
+def is_our_code(model: SmhtModel) -> bool:
+    """Whether calling the model runs its class's own `forward` and nothing else, now and in evaluation."""
     return (
         type(model) is SmhtModel
         and SmhtModel.forward is _FORWARD

@@ -155,9 +155,10 @@ def _compiled_choice() -> str:
     return name
 
 
-def has_kernel(op: str, *arguments: Any) -> bool:
-    """Whether a call is computed by a kernel rather than by the reference."""
-    return _backend_of(Call(op, arguments), get_backend()).name != REFERENCE
+def kernel_for(op: str, *arguments: Any) -> Callable[..., Tensor] | None:
+    """What computes a call, if that is a kernel rather than the reference."""
+    backend = _backend_of(Call(op, arguments), get_backend())
+    return None if backend.name == REFERENCE else backend.functions[op]
 
 
 def _backend_of(call: Call, chosen: str) -> Backend:

@@ -80,7 +80,7 @@ def stream_text(
     """
     context = model.config.max_position_embeddings
     decoder = StreamDecoder(tokenizer)
-    never = [i for i in tokenizer.all_special_ids if i != EOS_ID]
+    never = torch.tensor([i for i in tokenizer.all_special_ids if i != EOS_ID])
     generator = torch.Generator().manual_seed(sampling.seed)
     ids = prompt if len(prompt) <= context else prompt[-max(1, context // 2) :]
     left = sampling.max_new_tokens
@@ -103,35 +103,51 @@ def _continue(
     ids: list[int],
     count: int,
     must: int,
-    never: list[int],
+    never: Tensor,
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Iterator[int]:
     """`count` more tokens, the first `must` of them not the end, with a cache; nothing outgrows the context."""
     from smht.models.cache_argument import named_cache
 
-    cache = model.new_cache()
-    inputs = torch.tensor([ids], device=model.device)
+    cache, device, steps = model.new_cache(), model.device, None
+    inputs = torch.tensor(ids, device=device)
     for number in range(count):
-        logits = (
-            model(input_ids=inputs, use_cache=True, **named_cache(cache), logits_to_keep=1).logits[0, -1].float().cpu()
-        )
-        logits[never] = -torch.inf
+        if steps is None:
+            logits = model(input_ids=inputs[None], use_cache=True, **named_cache(cache), logits_to_keep=1).logits[:, -1]
+        else:
+            logits = steps(inputs)
+        logits = logits[0].float().cpu()
+        logits.index_fill_(0, never, -torch.inf)
         if number < must:
             logits[EOS_ID] = -torch.inf
         token = choose(logits, sampling, generator)
         yield token
-        inputs = torch.tensor([[token]], device=model.device)
+        inputs = torch.tensor([token], device=device)
+        if number == 0:
+            steps = model.token_steps(cache, count - 1)
 
 
 def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """One token id out of logits `[V]`."""
+    """One token id out of logits `[V]`.
+
+    Raises:
+        UsageError: logits that are not numbers, or infinite.
+    """
+    highest, likeliest = logits.max(-1)
+    if not math.isfinite(highest):
+        raise UsageError(
+            "the model gives scores that are no numbers (nan or infinite), as after a training that diverged; "
+            "take an earlier checkpoint or another run"
+        )
     if sampling.temperature == 0:
-        return int(logits.argmax())
+        return int(likeliest)
     # Distances to the likeliest token, in float64, bear any temperature: none of them becomes infinity minus itself.
-    scores = (logits - logits.max()).double() / sampling.temperature
-    probabilities = torch.softmax(_restrict(scores, sampling), dim=-1)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+    scores = (logits - highest).double() / sampling.temperature
+    shares = torch.softmax(_restrict(scores, sampling), dim=-1).cumsum(-1)
+    # One random number, where `torch.multinomial` draws one for each token of the vocabulary.
+    place = torch.rand(1, dtype=torch.float64, generator=generator) * shares[-1]
+    return int(torch.searchsorted(shares, place, right=True))
 
 
 def _restrict(scores: Tensor, sampling: Sampling) -> Tensor:
