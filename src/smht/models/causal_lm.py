@@ -63,7 +63,7 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         return preferred_cache(self, DynamicCache(config=self.config))
 
     def token_steps(self, cache: Cache | None, count: int) -> TokenSteps | None:
-        """The logits of the next tokens, one by one, for a loop that has the model for itself: faster than by `forward`.
+        """The logits of the next tokens, one by one and faster, for a loop that has the model to itself.
 
         Args:
             cache: from `new_cache`, after the tokens before.
