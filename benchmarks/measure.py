@@ -37,11 +37,8 @@ def timing_parser(description: str | None, rounds: int) -> argparse.ArgumentPars
 
 
 def alternate(functions: Sequence[Callable[[], object]], rounds: int) -> list[Seconds]:
-    """How long each function takes, called in turns; the first call of each does not count.
-
-    With one thread the processor's time is taken, which leaves out what other programs do meanwhile.
-    """
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    """How long each function takes, called in turns; the first call of each does not count."""
+    clock = clock_of_choice()
     taken: list[list[float]] = [[] for _ in functions]
     for function in functions:
         function()
@@ -51,6 +48,11 @@ def alternate(functions: Sequence[Callable[[], object]], rounds: int) -> list[Se
             function()
             seconds.append(clock() - start)
     return [Seconds(statistics.median(seconds), min(seconds)) for seconds in taken]
+
+
+def clock_of_choice() -> Callable[[], float]:
+    """With one thread that of the processor's time, which leaves out what other programs do meanwhile."""
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def peak(dtype: torch.dtype, rounds: int) -> float:

@@ -3,10 +3,11 @@
 Shapes are spread evenly over the logarithms of 1 to 2,048 tokens, 1 to 64 heads, 4 to 128 channels a head and 1 to 32
 sequences, without those that take long, and with the corners that do not. Each op (the feed-forward four times as
 wide, attention causal) runs forward, and forward with backward, in float32 and bf16, on `auto` and on the reference
-in turns; short calls many times in one measurement. A ratio is that of the shortest measurements. A case counts as
-slower if it took more than 1.05 times the reference's time in each of three attempts, the later ones with four times
-as many rounds and some time after.
+in turns; short calls many times in one measurement. A ratio is the median of those of the turns. A case counts as
+slower if it takes more than 1.05 times the reference's time; one that seems to is measured up to five times more, with
+four times as many turns and some time after, and the median is that of all turns.
 
+`--backend reference` measures the reference against itself: what it finds is what the machine's noise can do.
 `--backend cpu` measures the kernels where `auto` would not use them: that is how `WORTHWHILE` in
 `smht.ops.cpu_backend` is chosen. `--every` prints all cases.
 
@@ -16,12 +17,11 @@ as many rounds and some time after.
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from measure import alternate, short_name, timing_parser, with_gradients
+from measure import clock_of_choice, short_name, timing_parser, with_gradients
 from reporting import Figure, report
 from torch import Tensor
 
@@ -34,7 +34,7 @@ KINDS = ("forward", "forward+backward")
 _MOST_TOKENS, _MOST_HEADS, _WIDTHS, _MOST_SEQUENCES = 2048, 64, (4, 128), 32
 _MOST_WORK = 2e9
 _SHORTEST_SAMPLE, _LONGEST_CASE, _FEWEST_ROUNDS = 5e-4, 0.2, 3
-_ATTEMPTS, _MORE_ROUNDS = 3, 4
+_ATTEMPTS, _MORE_ROUNDS = 6, 4
 
 
 class Shape(NamedTuple):
@@ -127,35 +127,45 @@ def cases(of: list[Shape]) -> Iterator[Case]:
         yield Case(op, kind, dtype, shape)
 
 
-def speedup(case: Case, backend: str, rounds: int) -> float:
-    """How many times as fast as the reference `backend` is."""
+def speedups(case: Case, backend: str, rounds: int) -> list[float]:
+    """How many times as fast as the reference `backend` is, in each of the turns that they take."""
     function = case.function()
     function()
-    started = time.perf_counter()
-    function()
-    once = time.perf_counter() - started
+    once = seconds_of(function, backend, 1)
     repeats = math.ceil(_SHORTEST_SAMPLE / once)
-
-    def sample(name: str) -> None:
-        ops.set_backend(name)
-        for _ in range(repeats):
-            function()
-
     rounds = min(rounds, max(_FEWEST_ROUNDS, int(_LONGEST_CASE * rounds / (2 * repeats * once))))
-    ours, reference = alternate([lambda: sample(backend), lambda: sample("reference")], rounds)
-    return reference.shortest / ours.shortest
+    found, ours, reference = [], 0.0, 0.0
+    for turn in range(rounds):
+        # Each is the first as often as the second.
+        for is_ours in (turn % 2 == 0, turn % 2 == 1):
+            if is_ours:
+                ours = seconds_of(function, backend, repeats)
+            else:
+                reference = seconds_of(function, "reference", repeats)
+        found.append(reference / ours)
+    return found
+
+
+def seconds_of(function: Callable[[], object], backend: str, repeats: int) -> float:
+    """How long that many calls take."""
+    ops.set_backend(backend)
+    clock = clock_of_choice()
+    started = clock()
+    for _ in range(repeats):
+        function()
+    return clock() - started
 
 
 def measure(of: list[Shape], backend: str, rounds: int) -> dict[Case, float]:
-    """Speedups; of a case that seems slower, that of the best attempt.
+    """The median speedup of every case; of one that seems slower, over all its attempts.
 
     An attempt comes when all others of its turn are over: what disturbs a machine lasts longer than one case.
     """
-    found = {case: speedup(case, backend, rounds) for case in cases(of)}
+    found = {case: speedups(case, backend, rounds) for case in cases(of)}
     for _ in range(_ATTEMPTS - 1):
-        for case in [case for case, ratio in found.items() if ratio < 1 / TOLERANCE]:
-            found[case] = max(found[case], speedup(case, backend, _MORE_ROUNDS * rounds))
-    return found
+        for case in [case for case, ratios in found.items() if statistics.median(ratios) < 1 / TOLERANCE]:
+            found[case] += speedups(case, backend, _MORE_ROUNDS * rounds)
+    return {case: statistics.median(ratios) for case, ratios in found.items()}
 
 
 def figures_of(found: dict[Case, float], every: bool) -> list[Figure]:

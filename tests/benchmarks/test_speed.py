@@ -140,16 +140,23 @@ def test_sweep_covers_all_sizes(sweep: ModuleType) -> None:
     assert {shape.tokens for shape in shapes} >= {1, 2048} and {shape.width for shape in shapes} >= {4, 128}
 
 
-@pytest.mark.parametrize(("attempts", "kept"), [([1.0], 1.0), ([0.5, 1.2], 1.2), ([0.5, 0.7, 0.6], 0.7)])
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [
+        ([[0.5, 0.96, 1.0]], 0.96),
+        ([[0.9, 0.9, 0.9], [1.0, 1.1, 1.2, 1.3]], 1.0),
+        ([[1.3, 0.5, 0.5], *([[0.7, 0.6]] * 5)], 0.6),
+    ],
+)
 def test_sweep_tries_what_seems_slower_again(
-    sweep: ModuleType, monkeypatch: pytest.MonkeyPatch, attempts: list[float], kept: float
+    sweep: ModuleType, monkeypatch: pytest.MonkeyPatch, attempts: list[list[float]], kept: float
 ) -> None:
     first, *others = (sweep.Case(op, KINDS[0], DTYPES[0], sweep.Shape(1, 1, 1, 4)) for op in sweep.OPS)
     remaining, rounds = list(attempts), []
     monkeypatch.setattr(sweep, "cases", lambda of: [first])
-    monkeypatch.setattr(sweep, "speedup", lambda case, backend, r: rounds.append(r) or remaining.pop(0))
+    monkeypatch.setattr(sweep, "speedups", lambda case, backend, r: rounds.append(r) or remaining.pop(0))
     found = sweep.measure([], "auto", 7)
-    assert found == {first: kept} and not remaining and rounds == [7, 28, 28][: len(attempts)]
+    assert found == {first: kept} and not remaining and rounds == [7, *[28] * 5][: len(attempts)]
     figures = {figure.name: figure for figure in sweep.figures_of({**found, **dict.fromkeys(others, 1.0)}, every=False)}
     assert (str(first) in figures) == (kept < 1 / 1.05)
     assert figures[f"cases slower than the reference, of {len(sweep.OPS)}"].holds == (kept >= 1 / 1.05)

@@ -208,10 +208,12 @@ def _linear_pays(arguments: tuple[Any, ...]) -> bool:
 
 
 def _feed_forward_pays(arguments: tuple[Any, ...]) -> bool:
-    x, weight = arguments[:2]
-    heads, width, _ = weight.shape
-    tokens = x.numel() // max(1, heads * width)
-    if tokens < 32 or tokens < 2 * width or heads == 1:
+    x = arguments[0]
+    tokens = x.numel() // x.shape[-1]
+    if tokens < 32:
+        return False
+    heads, width, _ = arguments[1].shape
+    if tokens < 2 * width or heads == 1:
         return False
     if _computes_in_float32(x):
         return width <= 64 or tokens >= 512
