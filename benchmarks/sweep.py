@@ -130,7 +130,8 @@ def cases(of: list[Shape]) -> Iterator[Case]:
 def speedups(case: Case, backend: str, rounds: int) -> list[float]:
     """How many times as fast as the reference `backend` is, in each of the turns that they take."""
     function = case.function()
-    function()
+    for name in (backend, "reference"):
+        seconds_of(function, name, 1)
     once = seconds_of(function, backend, 1)
     repeats = math.ceil(_SHORTEST_SAMPLE / once)
     rounds = min(rounds, max(_FEWEST_ROUNDS, int(_LONGEST_CASE * rounds / (2 * repeats * once))))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
+from helpers.errors import refused
 from helpers.fused_decoding import GREEDY, NEW_TOKENS, STATIC, begun, step, written
 from helpers.hugging_face import random_tokens, tiny_model, tiny_seq2seq
 from smht import ops
@@ -132,6 +133,13 @@ def test_a_cache_given_to_generate_is_used_as_it_is(calls: list[int]) -> None:
     assert torch.equal(produced, written(model, cache_implementation="dynamic"))
     assert torch.equal(produced, written(model, use_cache=False))
     assert not calls
+
+
+@torch.no_grad()
+def test_a_cache_of_another_batch_is_refused() -> None:
+    model = tiny_model()
+    with refused("keys must be", "[3, 4, S, 4]"):
+        model(random_tokens(3, 1), **{CACHE_ARGUMENT: begun(model)})
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedTokenizerFast, StaticCache
 
+from helpers.errors import refused
 from helpers.fused_decoding import composed
 from helpers.hugging_face import CONTEXT, random_tokens, tiny_config, tiny_model
 from smht import SmhtForCausalLM, ops
@@ -138,16 +139,50 @@ def test_modes_and_caches_that_do_not_go_with_the_kernel_have_none() -> None:
 
 
 @torch.no_grad()
-def test_modules_around_the_blocks_are_called_with_their_hooks() -> None:
-    model, seen = tiny_model("split"), []
-    for module in (model.model.embed_tokens, model.lm_head):
+def test_modules_around_the_blocks_are_called_as_forward_calls_them() -> None:
+    model = tiny_model("split", hidden_dropout=0.5)
+    seen: list[Any] = []
+    for module in (model.model.embed_tokens, model.model.dropout, model.lm_head):
         assert module is not None
-        module.register_forward_hook(lambda *_: seen.append(1))
-    steps = model.token_steps(begun(model), 3)
-    seen.clear()
+        module.register_forward_hook(lambda _, given, output: seen.append((given[0].shape, output.shape)) or 2 * output)
+    cache, other = begun(model), begun(model)
+    steps = model.token_steps(cache, 3)
     assert steps is not None
-    steps(torch.tensor([1, 2]))
-    assert seen == [1, 1]
+    seen.clear()
+    logits = steps(torch.tensor([1, 2]))
+    by_steps = list(seen)
+    seen.clear()
+    assert torch.equal(logits, model(torch.tensor([[1], [2]]), **{CACHE_ARGUMENT: other}).logits[:, 0])
+    assert by_steps == seen and len(seen) == 3
+    # In training it drops, as in `forward`.
+    model.model.dropout.train()
+    assert not torch.equal(steps(torch.tensor([1, 2])), steps(torch.tensor([1, 2])))
+
+
+@pytest.mark.parametrize("encoding", ["learned", "rotary", "none"])
+@torch.no_grad()
+def test_steps_that_were_not_asked_for_are_refused(encoding: str) -> None:
+    model = tiny_model(position_embedding=encoding)
+    assert model.token_steps(begun(model), -1) is None
+    for count, tokens_back in ((0, 0), (2, 1), (2, 6)):
+        cache = begun(model)
+        steps = model.token_steps(cache, count)
+        assert steps is not None
+        if tokens_back:
+            cache.crop(-tokens_back)
+        with refused(f"{count} tokens after the first 6", f"the cache holds {6 - tokens_back}"):
+            steps(torch.tensor([1, 2]))
+
+
+@torch.no_grad()
+def test_as_many_steps_as_were_asked_for() -> None:
+    model = tiny_model()
+    steps = model.token_steps(begun(model), 2)
+    assert steps is not None
+    for _ in range(2):
+        steps(torch.tensor([1, 2]))
+    with refused("2 tokens after the first 6", "the cache holds 8"):
+        steps(torch.tensor([1, 2]))
 
 
 # In use

@@ -115,9 +115,11 @@ def _show(prompt: bytes, pieces: Iterator[str], number: int, samples: int) -> No
     if samples > 1:
         print(f"--- sample {number + 1} of {samples}")
     print(harmless(prompt.decode("utf-8", "replace")), end="", flush=True)
-    for piece in pieces:
-        print(harmless(piece), end="", flush=True)
-    print()
+    try:
+        for piece in pieces:
+            print(harmless(piece), end="", flush=True)
+    finally:
+        print()
 
 
 def _check_utf8(prompt: bytes) -> None:

@@ -49,7 +49,7 @@ def extend(subject: Subject, typed: Typed, so_far: Continuation, sampling: Sampl
     When the context is full, the model goes on from the newest half of it.
 
     Raises:
-        UsageError: see `Subject.inputs`, `HeadChanges.edits` and `Subject.edited`.
+        UsageError: see `Subject.inputs`, `HeadChanges.edits`, `Subject.edited` and `choose`.
     """
     if so_far.has_ended:
         return so_far

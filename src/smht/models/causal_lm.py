@@ -66,12 +66,12 @@ class SmhtForCausalLM(SmhtPreTrainedModel, GenerationMixin):
         """The logits of the next tokens, one by one and faster, for a loop that has the model to itself.
 
         Args:
-            cache: from `new_cache`, after the tokens before.
+            cache: from `new_cache`, after the tokens before, none of them padding.
             count: how many tokens at most.
 
         Returns:
-            From the newest tokens `[B]` to the logits after them `[B, V]`; None where `forward` has to be called, by
-            what is said in `smht.models.decoding`.
+            From the newest tokens `[B]` to the logits after them `[B, V]`; None where `forward` has to be called:
+            over another cache, beyond the context, and by what is said of models and modes in `smht.models.decoding`.
         """
         return token_steps(self, cache, count) if type(self) is SmhtForCausalLM else None
 

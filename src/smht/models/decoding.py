@@ -32,6 +32,7 @@ from smht.models.decoder_modules import weights_of
 from smht.models.preallocated_cache import PreallocatedCache
 from smht.ops import DecoderWeights
 from smht.ops.backend import kernel_for
+from smht.ops.decode import check_decode
 
 if TYPE_CHECKING:
     from smht.models.causal_lm import SmhtForCausalLM
@@ -76,11 +77,10 @@ def decode_fused(
         return None
     rotation = stack.embed_positions.rotation(positions)
     turned = None if rotation is None else (rotation[0][:, 0], rotation[1][:, 0])
-    factor = weights.head_dim**-0.5
-    # Without the detour by `ops.split_decode`: what it checks holds of a model.
-    decoded = kernel(
-        hidden_states[:, 0], weights, memory.keys, memory.values, memory.past, attention_mask, turned, factor
-    )
+    arguments = (hidden_states[:, 0], weights, memory.keys, memory.values, memory.past, attention_mask, turned)
+    # What `ops.split_decode` does, but for asking which backend takes the call, which is known.
+    check_decode(*arguments)
+    decoded = kernel(*arguments, weights.head_dim**-0.5)
     memory.take_in()
     return decoded[:, None]
 

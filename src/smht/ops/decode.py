@@ -44,6 +44,21 @@ def split_decode(
     Raises:
         UsageError: shapes that do not fit, a cache without place for another token, or tensors that want gradients.
     """
+    check_decode(x, weights, keys, values, past, mask, rotation)
+    factor = 1 / math.sqrt(weights.head_dim) if scale is None else scale
+    return run("split_decode", x, weights, keys, values, past, mask, rotation, factor)
+
+
+def check_decode(
+    x: Tensor,
+    weights: DecoderWeights,
+    keys: list[Tensor],
+    values: list[Tensor],
+    past: int,
+    mask: Tensor | None,
+    rotation: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Raise what `split_decode` raises."""
     batch = x.shape[0] if x.dim() == 2 else -1
     if x.dim() != 2 or x.shape[1] != weights.hidden_size:
         raise UsageError(f"split_decode: x must be [B, D] with D = {weights.hidden_size}, got {list(x.shape)}")
@@ -64,8 +79,6 @@ def split_decode(
         _check_rotation(rotation, batch, weights.head_dim)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights.numbers)):
         raise UsageError("split_decode takes no gradients: call it under torch.no_grad() or torch.inference_mode()")
-    factor = 1 / math.sqrt(weights.head_dim) if scale is None else scale
-    return run("split_decode", x, weights, keys, values, past, mask, rotation, factor)
 
 
 def _check_cache(name: str, shape: torch.Size, sizes: tuple[int, int, int], past: int) -> None:

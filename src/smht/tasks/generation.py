@@ -70,7 +70,7 @@ def stream_text(
     Text may grow longer than the context: when it is full, the model goes on from the newest half of it.
 
     Args:
-        model: in evaluation mode.
+        model: in evaluation mode, and not changed before the text is whole.
         tokenizer: the model's.
         prompt: token ids; of a prompt longer than the context, the model sees the end.
         sampling: how tokens are chosen.
@@ -80,7 +80,7 @@ def stream_text(
     """
     context = model.config.max_position_embeddings
     decoder = StreamDecoder(tokenizer)
-    never = torch.tensor([i for i in tokenizer.all_special_ids if i != EOS_ID])
+    never = torch.tensor([i for i in tokenizer.all_special_ids if i != EOS_ID], dtype=torch.long)
     generator = torch.Generator().manual_seed(sampling.seed)
     ids = prompt if len(prompt) <= context else prompt[-max(1, context // 2) :]
     left = sampling.max_new_tokens
