@@ -1,12 +1,15 @@
 import io
+import math
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from helpers.command_line import refuse, smht, succeed
+from helpers.command_line import check_error_line, refuse, smht, succeed
+from smht import SmhtForCausalLM
 from smht.cli import generate as command
 from smht.cli import main, output
 from smht.tasks import generation
@@ -43,6 +46,13 @@ def test_a_seed_chooses_the_text(run: Path) -> None:
     assert texts(run, "a", "--seed", "1") == texts(run, "a", "--seed", "1") != texts(run, "a", "--seed", "2")
     likeliest = [texts(run, "a", "--seed", seed, "--temperature", "0") for seed in "12"]
     assert likeliest[0] == likeliest[1] == texts(run, "a", "--top-k", "1", "--seed", "3")
+
+
+def test_a_model_that_diverged_is_refused_on_a_line_of_its_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SmhtForCausalLM, "_score", lambda self, hidden, *_: (torch.full((1, 1, 300), math.nan), None))
+    result = smht("generate", run, "the ", *SHORT)
+    assert (result.code, result.out) == (2, "the \n")
+    check_error_line(result.err, "scores that are no numbers")
 
 
 def test_samples_count_seeds_up(run: Path) -> None:
