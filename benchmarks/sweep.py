@@ -130,20 +130,18 @@ def cases(of: list[Shape]) -> Iterator[Case]:
 def speedups(case: Case, backend: str, rounds: int) -> list[float]:
     """How many times as fast as the reference `backend` is, in each of the turns that they take."""
     function = case.function()
-    for name in (backend, "reference"):
+    names = (backend, "reference")
+    for name in names:
         seconds_of(function, name, 1)
     once = seconds_of(function, backend, 1)
     repeats = math.ceil(_SHORTEST_SAMPLE / once)
     rounds = min(rounds, max(_FEWEST_ROUNDS, int(_LONGEST_CASE * rounds / (2 * repeats * once))))
-    found, ours, reference = [], 0.0, 0.0
+    found, taken = [], [0.0, 0.0]
     for turn in range(rounds):
         # Each is the first as often as the second.
-        for is_ours in (turn % 2 == 0, turn % 2 == 1):
-            if is_ours:
-                ours = seconds_of(function, backend, repeats)
-            else:
-                reference = seconds_of(function, "reference", repeats)
-        found.append(reference / ours)
+        for i in (0, 1) if turn % 2 else (1, 0):
+            taken[i] = seconds_of(function, names[i], repeats)
+        found.append(taken[1] / taken[0])
     return found
 
 

@@ -9,23 +9,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedTokenizerFast, StaticCache
 
 from helpers.errors import refused
-from helpers.fused_decoding import composed
+from helpers.fused_decoding import begun, composed
 from helpers.hugging_face import CONTEXT, random_tokens, tiny_config, tiny_model
 from smht import SmhtForCausalLM, ops
 from smht.models.cache_argument import CACHE_ARGUMENT
-from smht.models.preallocated_cache import PreallocatedCache
 from smht.tasks.generation import Sampling, stream_text
 from smht.tokenization import build_tokenizer
 
 pytestmark = pytest.mark.usefixtures("silent_transformers", "cpu_kernels")
-
-
-def begun(model: SmhtForCausalLM, cache: Any = None, tokens: int = 6) -> Any:
-    """A cache that holds so many tokens."""
-    cache = model.new_cache() if cache is None else cache
-    with torch.no_grad():
-        model(random_tokens(2, tokens), **{CACHE_ARGUMENT: cache})
-    return cache
 
 
 @pytest.mark.parametrize("encoding", ["learned", "sinusoidal", "rotary", "none"])
@@ -59,7 +50,7 @@ def test_forward_goes_on_from_where_steps_ended() -> None:
     for tokens in next_tokens[:, :2].unbind(1):
         steps(tokens)
     got = model(next_tokens[:, 2:], **{CACHE_ARGUMENT: cache}).logits[:, -1]
-    expected = model(torch.cat([random_tokens(2, 6), next_tokens], 1)).logits[:, -1]
+    expected = model(torch.cat([random_tokens(2, 6, seed=3), next_tokens], 1)).logits[:, -1]
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -76,9 +67,9 @@ def test_there_are_as_many_steps_as_the_context_has_room_for() -> None:
 def test_models_that_do_not_decode_in_one_call_have_none(position_embedding: str, changes: dict[str, Any]) -> None:
     model = tiny_model("split", position_embedding=position_embedding, **changes)
     is_taken = position_embedding == "learned" and not changes
-    assert (model.token_steps(begun(model), 3) is not None) is is_taken
+    assert (model.token_steps(begun(model, model.new_cache()), 3) is not None) is is_taken
     # Nor over the cache of those that do.
-    assert (model.token_steps(begun(model, PreallocatedCache(3)), 3) is not None) is is_taken
+    assert (model.token_steps(begun(model), 3) is not None) is is_taken
 
 
 class Scaled(SmhtForCausalLM):
@@ -109,6 +100,7 @@ CHANGES: dict[str, Callable[[SmhtForCausalLM], object]] = {
     "a hook on its body": lambda model: model.model.register_forward_hook(lambda *_: None),
     "a hook on a projection": lambda model: model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None),
     "a forward of its own": give_forward,
+    "compilation": lambda model: setattr(model, "_compiled_call_impl", model.forward),
     "numbers of two types": lambda model: model.model.norm.bfloat16(),  # pyright: ignore[reportOptionalMemberAccess]
     "hidden states by the configuration": lambda model: setattr(model.config, "output_hidden_states", True),
     "the reference": lambda _: ops.set_backend("reference"),

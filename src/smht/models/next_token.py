@@ -8,7 +8,7 @@ and that is what is done here.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from transformers.cache_utils import Cache
 
@@ -53,11 +53,15 @@ def run_next_token(
 
 
 def is_our_code(model: SmhtModel) -> bool:
-    """Whether calling the model runs its class's own `forward` and nothing else, now and in evaluation."""
+    """Whether calling the model runs `SmhtModel.forward` in evaluation and nothing else."""
+    is_plain = type(model) is SmhtModel and SmhtModel.forward is _FORWARD and is_bare(model)
+    return is_plain and not (model.training or _has_any_global_hook())
+
+
+def is_bare(module: nn.Module) -> bool:
+    """Whether calling a module runs its class's `forward`, as long as no hook is on all modules."""
     return (
-        type(model) is SmhtModel
-        and SmhtModel.forward is _FORWARD
-        and "forward" not in vars(model)
-        and model._compiled_call_impl is None
-        and not (model._forward_hooks or model._forward_pre_hooks or model.training or _has_any_global_hook())
+        "forward" not in vars(module)
+        and module._compiled_call_impl is None
+        and not (module._forward_hooks or module._forward_pre_hooks)
     )

@@ -6,7 +6,7 @@ model's token that is most of the time.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 from smht.errors import UsageError
 from smht.models.cache_memory import memory_of
 from smht.models.decoding import weights_for_one_call
-from smht.models.next_token import is_our_code
+from smht.models.next_token import is_bare, is_our_code
 from smht.models.preallocated_cache import PreallocatedCache
 from smht.ops import DecoderWeights
 from smht.ops.backend import kernel_for
@@ -89,7 +89,7 @@ def token_steps(model: "SmhtForCausalLM", cache: Cache | None, count: int) -> To
         count: with these the model's context must not be exceeded.
     """
     stack, config = model.model, model.config
-    if type(cache) is not PreallocatedCache or not is_our_code(stack) or not _is_bare(model):
+    if type(cache) is not PreallocatedCache or not is_our_code(stack) or not is_bare(model):
         return None
     memory = memory_of(cache)
     if memory is None or count < 0 or memory.past + count > config.max_position_embeddings:
@@ -99,8 +99,3 @@ def token_steps(model: "SmhtForCausalLM", cache: Cache | None, count: int) -> To
         return None
     kernel = kernel_for("split_decode", weights.norm_weights[0], weights, memory.keys, memory.values)
     return None if kernel is None else TokenSteps(model, cache, count, weights, kernel)
-
-
-def _is_bare(model: Any) -> bool:
-    """Whether calling the model runs its class's own `forward` and nothing else."""
-    return "forward" not in vars(model) and not (model._forward_hooks or model._forward_pre_hooks)
